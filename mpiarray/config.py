@@ -1,0 +1,10 @@
+"""Settings."""
+
+
+class Config:
+    """The settings of the package."""
+
+    jax_enable_x64 = False
+
+
+config = Config()
