@@ -1,0 +1,1 @@
+"""One interpreter a file: staging to jaxprs, derivatives, partial evaluation, transposition, batching."""

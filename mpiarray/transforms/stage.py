@@ -1,0 +1,170 @@
+"""Staging: run a function on tracers and record what it does as a jaxpr.
+
+`trace_to_jaxpr` is how `jit`, `make_jaxpr`, control flow and the compiler's partition pass get their programs.
+Values from outside (arrays that a function closes over) become constants of the jaxpr, in order of first use.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpiarray.core import trace as core_trace
+from mpiarray.core.infer import infer
+from mpiarray.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var
+from mpiarray.core.op import Op
+from mpiarray.core.trace import Trace, current, leaked, state
+from mpiarray.core.value import Literal, Value, aval_of
+from mpiarray.errors import ConcretizationTypeError, TracerArrayConversionError, TracerBoolConversionError, TracerIntegerConversionError
+from mpiarray.numpy.array import Array
+from mpiarray.types.aval import ShapedArray
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+class JitTracer(Array, core_trace.Tracer):
+    """Stands for a value while a function is staged: a type and a variable, no data."""
+
+    __slots__ = ("aval", "trace", "var")
+
+    def __init__(self, trace: StageTrace, aval: ShapedArray, var: Atom):
+        self.trace = trace
+        self.aval = aval
+        self.var = var
+
+    def __repr__(self) -> str:
+        return f"JitTracer({self.aval})"
+
+    __str__ = __repr__
+
+    def _in_words(self) -> str:
+        return f"The value has type {self.aval.str_short()} in the function {self.trace.name!r} that is being traced"
+
+    def __bool__(self) -> bool:
+        raise TracerBoolConversionError(
+            f"Attempted boolean conversion of traced array with shape {self.aval.short()}. {self._in_words()}: a Python branch cannot depend "
+            "on it. Use `jnp.where`, `lax.cond` or mark the argument static with `static_argnums`."
+        )
+
+    def _concretize(self, what: str) -> Any:
+        raise ConcretizationTypeError(
+            f"Abstract tracer value encountered where concrete value is expected: {what} of traced array with shape {self.aval.short()}. "
+            f"{self._in_words()}. Keep it an array, or mark the argument static with `static_argnums`."
+        )
+
+    def __float__(self) -> float:
+        return self._concretize("`float()`")
+
+    def __int__(self) -> int:
+        return self._concretize("`int()`")
+
+    def __complex__(self) -> complex:
+        return self._concretize("`complex()`")
+
+    def item(self, *args: Any) -> Any:
+        return self._concretize("`.item()`")
+
+    def tolist(self) -> Any:
+        return self._concretize("`.tolist()`")
+
+    def __index__(self) -> int:
+        raise TracerIntegerConversionError(
+            f"The __index__() method was called on traced array with shape {self.aval.short()}: a Python index or range cannot depend on it. "
+            f"{self._in_words()}. Use `lax.dynamic_slice`, `lax.fori_loop` or mark the argument static with `static_argnums`."
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        raise TracerArrayConversionError(
+            f"The numpy.ndarray conversion method __array__() was called on traced array with shape {self.aval.short()}. "
+            f"{self._in_words()}. Use the functions of `mpiarray.numpy` instead of numpy's."
+        )
+
+
+class StageTrace(Trace):
+    """Records equations."""
+
+    def __init__(self, name: str, parent: Trace | None, record_source: bool = True):
+        self.name = name
+        self.parent = parent
+        self.eqns: list[Eqn] = []
+        self.constants: dict[int, tuple[Var, Any]] = {}
+        self.alive = True
+        self.record_source = record_source
+
+    def new_arg(self, aval: ShapedArray) -> JitTracer:
+        return JitTracer(self, aval, Var(aval))
+
+    def process(self, op: Op, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        atoms = [self.atom(a) for a in args]
+        avals = infer(op, [a.aval for a in atoms], params)
+        outvars = [Var(a) for a in avals]
+        source = _user_line() if self.record_source else ""
+        self.eqns.append(Eqn(op, atoms, outvars, params, state.abstract_mesh, source))
+        outs = [JitTracer(self, a, v) for a, v in zip(avals, outvars)]
+        return outs if op.multiple_results else outs[0]
+
+    def atom(self, x: Any) -> Atom:
+        """The variable or literal that stands for an operand in this jaxpr."""
+        if isinstance(x, JitTracer):
+            if x.trace is self:
+                return x.var
+            if not x.trace.alive or not self._is_ancestor(x.trace):
+                raise leaked(x, self.name)
+            return self._constant(x, x.aval)
+        if isinstance(x, Literal):
+            return x
+        if isinstance(x, Value):
+            return self._constant(x, x.aval)
+        aval = aval_of(x)
+        if aval.ndim == 0:
+            return Literal(np.asarray(x, aval.dtype)[()], aval)
+        return self._constant(x, aval)
+
+    def _is_ancestor(self, trace: Trace) -> bool:
+        parent = self.parent
+        while parent is not None:
+            if parent is trace:
+                return True
+            parent = getattr(parent, "parent", None)
+        return False
+
+    def _constant(self, x: Any, aval: ShapedArray) -> Var:
+        found = self.constants.get(id(x))
+        if found is None:
+            found = self.constants[id(x)] = (Var(aval), x)
+        return found[0]
+
+    def finish(self, args: Sequence[JitTracer], outs: Sequence[Any]) -> ClosedJaxpr:
+        out_atoms = [self.atom(x) for x in outs]
+        self.alive = False
+        constvars = [v for v, _ in self.constants.values()]
+        consts = [c for _, c in self.constants.values()]
+        return ClosedJaxpr(Jaxpr(constvars, [a.var for a in args], out_atoms, self.eqns, self.name), consts)
+
+
+def trace_to_jaxpr(
+    fun: Callable[..., Sequence[Any]], avals: Sequence[ShapedArray], *, name: str = "", record_source: bool = True
+) -> ClosedJaxpr:
+    """The jaxpr of `fun(*args)`, which takes one tracer per type and returns a flat sequence of values."""
+    staging = StageTrace(name or getattr(fun, "__name__", "function"), state.trace, record_source)
+    try:
+        with current(staging):
+            args = [staging.new_arg(a) for a in avals]
+            outs = fun(*args)
+            return staging.finish(args, outs)
+    finally:
+        staging.alive = False
+
+
+def _user_line() -> str:
+    """file:line of the nearest frame outside the package, for messages about who waits where."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith(_PACKAGE):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
