@@ -580,11 +580,16 @@ def result_type(*args: Any) -> DType:
 
 
 def promote_types(a: Any, b: Any) -> DType:
-    """The least dtype that two dtypes both turn into. 64-bit dtypes stay wide, whatever ``jax_enable_x64`` says."""
+    """The least dtype that two dtypes both turn into.
+
+    Dtypes that are 64 bits wide stay so, whatever ``jax_enable_x64`` says, but without it uint32 and int32 meet in int32.
+    """
     nodes = frozenset(t if t in (int, float, complex) else as_dtype(t, where="promote_types") for t in (a, b))
     if len(nodes) == 1 and not isinstance(next(iter(nodes)), type):
         return next(iter(nodes))
     node = _join(frozenset(n if isinstance(n, type) else _node(n, False) for n in nodes))
+    if node == _I64 and _I64 not in nodes and not config.jax_enable_x64:
+        return _I32
     return _PYTHON_WIDE[node] if isinstance(node, type) else node
 
 
