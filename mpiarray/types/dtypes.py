@@ -582,7 +582,8 @@ def result_type(*args: Any) -> DType:
 def promote_types(a: Any, b: Any) -> DType:
     """The least dtype that two dtypes both turn into.
 
-    Dtypes that are 64 bits wide stay so, whatever ``jax_enable_x64`` says, but without it uint32 and int32 meet in int32.
+    Dtypes that are 64 bits wide stay so, whatever ``jax_enable_x64`` says, but without it uint32 and int32 meet in
+    int32.
     """
     nodes = frozenset(t if t in (int, float, complex) else as_dtype(t, where="promote_types") for t in (a, b))
     if len(nodes) == 1 and not isinstance(next(iter(nodes)), type):
@@ -602,7 +603,7 @@ def cast(block: np.ndarray, dtype: DType) -> np.ndarray:
 
     Floats to integers: truncated towards zero, saturated at the limits, NaN becomes 0. Integers to integers: wrap
     around. To bool: whether unequal to zero (NaN is True). Complex to real: the imaginary part is dropped. Floats to
-    narrower floats: to nearest, ties to even.
+    narrower floats: to nearest, ties to even (float64 to bfloat16 by way of float32, as compilers for CPUs do).
     """
     source, target = block.dtype, storage(dtype)
     if source == target:
@@ -614,7 +615,24 @@ def cast(block: np.ndarray, dtype: DType) -> np.ndarray:
     if is_int(target) and is_float(source):
         return _float_to_int(block, target)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        if source in _TINY_INTS and target in _TINY_INTS:
+            return block.astype(np.int8).astype(target)
+        if source == _F64 and target in _TINY_FLOATS:
+            block = _round_to_odd(block)
         return block.astype(target)
+
+
+def _round_to_odd(block: np.ndarray) -> np.ndarray:
+    """float64 to float32 such that a second, coarser rounding has the result of a single one.
+
+    Where float32 is inexact its last bit is set on the value rounded towards zero, so that no tie can appear that was
+    none (Boldo and Melquiond, 2008).
+    """
+    near = block.astype(_F32)
+    inexact = (near != block) & np.isfinite(near)
+    outward = inexact & (np.abs(near) > np.abs(block))
+    bits = near.view(np.uint32) - outward
+    return np.asarray(bits | inexact, np.uint32).view(_F32)
 
 
 def _float_to_int(block: np.ndarray, target: np.dtype[Any]) -> np.ndarray:
