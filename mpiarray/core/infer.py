@@ -63,7 +63,7 @@ def _infer(op: ops.Op, avals: tuple[ShapedArray, ...], params: dict[str, Any], c
         return tuple(ShapedArray(tuple(o.shape), o.dtype, o.weak_type, None, manual) for o in outs)
     plan = op.plan(avals, **params)
     named = frozenset(mesh.manual_axes)
-    out_specs = [P.from_dims(s.dims, s.unreduced | (unreduced - named), s.reduced | (reduced - named)) for s in plan.outs]
+    out_specs = [P.from_dims(s.dims, s.unreduced | (unreduced - named), s.reduced | (reduced - named)) for s in plan.result or plan.outs]
     _check_duplicates(op, avals, outs, out_specs, mesh)
     return tuple(
         ShapedArray(tuple(o.shape), o.dtype, o.weak_type, NamedSharding(mesh, s), manual) for o, s in zip(outs, out_specs, strict=True)

@@ -24,12 +24,12 @@ impl(*blocks, **params) -> ndarray | tuple of ndarrays
     write to them, and must return the dtype that type_rule says.  float16/bfloat16 sums accumulate in float32.
 build(ctx, **params) -> callable(*blocks)
     Instead of impl, for ops that communicate or depend on the rank: `ctx` (a `DeviceContext`) gives groups and coordinates.
-jvp(primals, tangents, **params) -> (out, tangent_out)   [sequences when multiple_results]
-    tangents are values or `Zero(aval)`; tangent_out may be Zero.
-transpose(cts, *args, **params) -> list, one entry per arg: the cotangent for args that are `Linear`, None for others
+jvp(op, primals, tangents, **params) -> (out, tangent_out)   [sequences when multiple_results]
+    tangents are values or `Zero(aval)`; tangent_out may be Zero.  `op` is the record itself, for rules that ops share.
+transpose(op, cts, *args, **params) -> list, one entry per arg: the cotangent for args that are `Linear`, None for others
     `cts` is one cotangent, or the list of them when multiple_results (entries may be Zero); linear args are passed as
     `Linear(aval)`, the others as values.
-batch(axis, args, dims, **params) -> (out, out_dim)   [sequences when multiple_results]
+batch(op, axis, args, dims, **params) -> (out, out_dim)   [sequences when multiple_results]
     dims[i] is the position of the mapped dim of args[i], or None; `axis` has .size, .name and .spec (the mesh axes that the mapped
     dim is sharded over).
 partial_sums(op, avals, params) -> (unreduced, reduced)

@@ -36,8 +36,10 @@ class Plan:
     """How one equation runs on blocks.
 
     ins     the spec (padded to the rank) that each array operand must have first
-    outs    the spec of each result, after the pending reductions
+    outs    the spec of each result's blocks, after the pending reductions
     pending per result, the reduction that its blocks need (None: none); empty when there is none at all
+    result  the spec of each result's type, where it is not `outs`: the compiler redistributes from the one to the
+            other (a pending sum whose axes then shard a dim becomes a reduce-scatter); empty when they are the same
     params  parameters that differ on blocks (shapes, mostly), over the global ones
     local   instead of `impl` on blocks and the pending reductions: a local program
             `local(ctx, *blocks, **params) -> block or sequence of blocks`, written in ops and collectives;
@@ -47,6 +49,7 @@ class Plan:
     ins: tuple[P, ...]
     outs: tuple[P, ...]
     pending: tuple[Pending | None, ...] = ()
+    result: tuple[P, ...] = ()
     params: dict[str, Any] = field(default_factory=dict)
     local: Callable[..., Any] | None = None
 
