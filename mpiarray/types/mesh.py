@@ -124,6 +124,7 @@ class _Axes(Interned):
         "axis_sizes",
         "axis_types",
         "size",
+        "shape",
         "shape_tuple",
         "explicit_axes",
         "auto_axes",
@@ -132,7 +133,6 @@ class _Axes(Interned):
         "are_all_axes_auto",
         "are_all_axes_manual",
         "empty",
-        "sizes",
         "_order",
         "_strides",
     )
@@ -140,6 +140,7 @@ class _Axes(Interned):
     axis_sizes: tuple[int, ...]
     axis_types: tuple[AxisType, ...]
     size: int  #: number of devices; 0 for an empty mesh
+    shape: OrderedDict[Any, int]  #: axis name -> size, in mesh order
     shape_tuple: tuple[tuple[Any, int], ...]
     explicit_axes: tuple
     auto_axes: tuple
@@ -148,7 +149,6 @@ class _Axes(Interned):
     are_all_axes_auto: bool
     are_all_axes_manual: bool
     empty: bool
-    sizes: dict[Any, int]  #: axis name -> size; the inner form of `shape`, not to be changed
     _order: dict[Any, int]
     _strides: tuple[int, ...]
 
@@ -162,6 +162,7 @@ class _Axes(Interned):
             axis_sizes=sizes,
             axis_types=types,
             size=math.prod(sizes) if sizes else 0,
+            shape=OrderedDict(zip(names, sizes)),
             shape_tuple=tuple(zip(names, sizes)),
             explicit_axes=of(AxisType.Explicit),
             auto_axes=of(AxisType.Auto),
@@ -170,15 +171,9 @@ class _Axes(Interned):
             are_all_axes_auto=bool(types) and all(t is AxisType.Auto for t in types),
             are_all_axes_manual=bool(types) and all(t is AxisType.Manual for t in types),
             empty=not sizes,
-            sizes=dict(zip(names, sizes)),
             _order={name: i for i, name in enumerate(names)},
             _strides=tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes))),
         )
-
-    @property
-    def shape(self) -> OrderedDict[Any, int]:
-        """Axis name -> size, in mesh order (a copy)."""
-        return OrderedDict(self.shape_tuple)
 
     @property
     def axis_type_of(self) -> dict[Any, AxisType]:
