@@ -168,27 +168,41 @@ class ShapedArray(Interned):
         """Short for `manual_axis_type`."""
         return self.manual
 
-    def update(self, **fields: Any) -> ShapedArray:
+    def update(
+        self,
+        *,
+        shape: Sequence[int] | None = None,
+        dtype: Any = None,
+        weak_type: bool | None = None,
+        sharding: NamedSharding | None = None,
+        manual: ManualAxisType | None = None,
+        manual_axis_type: ManualAxisType | None = None,
+    ) -> ShapedArray:
         """A type with the named fields (of the constructor) replaced.
 
         A new shape with another number of dimensions needs a new sharding too, unless no dimension is partitioned.
         """
-        sharding = self.sharding
-        shape = fields.get("shape")
-        if shape is not None and len(shape) != self.ndim and "sharding" not in fields:
-            if any(self.dims):
-                raise ValueError(f"ShapedArray.update: shape {tuple(shape)} needs a sharding; {self} has another rank")
-            spec = self.sharding.spec
-            sharding = sharding.update(spec=spec.update(partitions=(None,) * len(shape)))
-        manual = fields.pop("manual_axis_type", self.manual)
-        mine = {
-            "shape": self.shape,
-            "dtype": self.dtype,
-            "weak_type": self.weak_type,
-            "sharding": sharding,
-            "manual": manual,
-        }
-        return ShapedArray(**(mine | fields))
+        if shape is None:
+            shape = self.shape
+        if manual is None:
+            manual = self.manual if manual_axis_type is None else manual_axis_type
+        if sharding is None:
+            sharding = self.sharding if len(shape) == self.ndim else self._of_rank(len(shape))
+        return ShapedArray(
+            shape,
+            self.dtype if dtype is None else dtype,
+            self.weak_type if weak_type is None else weak_type,
+            sharding,
+            manual,
+        )
+
+    def _of_rank(self, ndim: int) -> NamedSharding:
+        """This type's sharding for another number of dimensions."""
+        if any(self.dims):
+            raise ValueError(
+                f"ShapedArray.update: {self} is partitioned; a shape with {ndim} dimensions needs a sharding too"
+            )
+        return self.sharding.update(spec=self.sharding.spec.update(partitions=(None,) * ndim))
 
     def strip_weak_type(self) -> ShapedArray:
         """The same type, strong."""
