@@ -145,6 +145,7 @@ class Config:
     abort: bool
     gather_warn_bytes: int
     exchange_bytes: int
+    _devices_are_known: bool
 
     def __init__(self, environment: Mapping[str, str]):
         object.__setattr__(self, "_devices_are_known", False)

@@ -7,6 +7,7 @@ compiled programs are keyed by their identity, so a lookup costs a few pointer h
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
@@ -50,7 +51,7 @@ class ManualAxisType(Interned):
       ValueError: an axis is in two of the sets.
     """
 
-    __slots__ = ("varying", "unreduced", "reduced")
+    __slots__ = ("reduced", "unreduced", "varying")
     varying: frozenset
     unreduced: frozenset
     reduced: frozenset
@@ -109,18 +110,18 @@ class ShapedArray(Interned):
     """
 
     __slots__ = (
-        "shape",
-        "dtype",
-        "weak_type",
-        "sharding",
-        "manual",
-        "ndim",
-        "size",
         "dims",
-        "unreduced",
-        "reduced",
+        "dtype",
+        "manual",
         "mesh",
+        "ndim",
+        "reduced",
+        "shape",
+        "sharding",
+        "size",
+        "unreduced",
         "vma",
+        "weak_type",
     )
     shape: tuple[int, ...]
     dtype: Any
@@ -257,10 +258,8 @@ def _make(shape: Any, dtype: Any, weak_type: Any, sharding: NamedSharding | None
             vma=manual.varying,
         )
         aval = _table.setdefault(key, aval)
-    try:
+    with contextlib.suppress(TypeError):  # a list, or an unhashable way of writing a dtype
         _table[shape, dtype, weak_type, sharding, manual] = aval
-    except TypeError:  # a list, or an unhashable way of writing a dtype
-        pass
     return aval
 
 
@@ -284,7 +283,9 @@ def _visible(shape: tuple[int, ...], sharding: NamedSharding | None) -> NamedSha
         raise TypeError(f"ShapedArray: `sharding` must be a NamedSharding. Got {sharding!r} of type {type(sharding)}")
     mesh, spec = sharding.mesh, sharding.spec
     if not isinstance(mesh, AbstractMesh):
-        raise ValueError(f"Mesh of a type must be an AbstractMesh. Got {mesh} of type {type(mesh)}: use its abstract_mesh")
+        raise ValueError(
+            f"Mesh of a type must be an AbstractMesh, such as mesh.abstract_mesh. Got {mesh} of {type(mesh)}"
+        )
     check_rank(spec, len(shape), f"Sharding {sharding}")
     if spec.partitions and not mesh.are_all_axes_explicit:
         shown = frozenset(mesh.explicit_axes)
@@ -333,12 +334,13 @@ class ShapeDtypeStruct(Interned):
       TypeError: a PartitionSpec and no context mesh.
     """
 
-    __slots__ = ("shape", "dtype", "sharding", "weak_type", "manual_axis_type", "_layout")
+    __slots__ = ("_layout", "dtype", "manual_axis_type", "shape", "sharding", "weak_type")
     shape: tuple[int, ...]
     dtype: Any
     sharding: Sharding | None
     weak_type: bool
     manual_axis_type: ManualAxisType | None
+    _layout: Any
 
     def __init__(
         self,

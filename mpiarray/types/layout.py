@@ -43,7 +43,7 @@ class Layout(Interned):
       NotImplementedError: another tiling or element size.
     """
 
-    __slots__ = ("major_to_minor", "tiling", "sub_byte_element_size_in_bits")
+    __slots__ = ("major_to_minor", "sub_byte_element_size_in_bits", "tiling")
     AUTO = AUTO
 
     major_to_minor: tuple[int, ...]
@@ -55,9 +55,7 @@ class Layout(Interned):
     ):
         order = tuple(int(d) for d in major_to_minor)
         if sorted(order) != list(range(len(order))):
-            raise ValueError(
-                f"Layout: major_to_minor must be a permutation of the dimensions {tuple(range(len(order)))}. Got {order}"
-            )
+            raise ValueError(f"Layout: major_to_minor must be a permutation of {tuple(range(len(order)))}. Got {order}")
         if tiling is not None and tuple(tiling) != ():
             raise NotImplementedError(f"Layout: tiled layouts are not supported; blocks are strided. Got {tiling=}")
         if sub_byte_element_size_in_bits:

@@ -39,7 +39,11 @@ def _no_context(mesh: Mesh) -> AbstractContextManager:
     raise RuntimeError("`with mesh:` is not available here; use `with jax.set_mesh(mesh):`")
 
 
-process_rank: Callable[[], int] = lambda: 0  # noqa: E731  world rank of this process
+def _rank_zero() -> int:
+    return 0
+
+
+process_rank: Callable[[], int] = _rank_zero  # world rank of this process
 mesh_context: Callable[[Mesh], AbstractContextManager] = _no_context  # what `with mesh:` enters
 
 _entered = threading.local()  # the contexts of `with mesh:` that are open in this thread
@@ -66,7 +70,7 @@ class Device(Interned):
     platform = "cpu"
     device_kind = "cpu"
 
-    def __new__(cls, id: int) -> Device:  # noqa: A002  the attribute's public name
+    def __new__(cls, id: int) -> Device:
         device = _devices.get(id)
         if device is None:
             device = object.__new__(cls)
@@ -120,21 +124,21 @@ class _Axes(Interned):
     """The named axes that Mesh and AbstractMesh have in common."""
 
     __slots__ = (
+        "_order",
+        "_strides",
+        "are_all_axes_auto",
+        "are_all_axes_explicit",
+        "are_all_axes_manual",
+        "auto_axes",
         "axis_names",
         "axis_sizes",
         "axis_types",
-        "size",
+        "empty",
+        "explicit_axes",
+        "manual_axes",
         "shape",
         "shape_tuple",
-        "explicit_axes",
-        "auto_axes",
-        "manual_axes",
-        "are_all_axes_explicit",
-        "are_all_axes_auto",
-        "are_all_axes_manual",
-        "empty",
-        "_order",
-        "_strides",
+        "size",
     )
     axis_names: tuple
     axis_sizes: tuple[int, ...]
@@ -200,9 +204,7 @@ class _Axes(Interned):
     def _with_types(self, changes: dict) -> tuple[AxisType, ...]:
         for name, kind in changes.items():
             if not isinstance(kind, AxisType):
-                raise TypeError(
-                    f"update_axis_types: the type of axis {name!r} must be of type `jax.sharding.AxisType`. Got {kind!r}"
-                )
+                raise TypeError(f"update_axis_types: {name!r} must be of type `jax.sharding.AxisType`. Got {kind!r}")
         return tuple(changes.get(n, t) for n, t in zip(self.axis_names, self.axis_types))
 
 
@@ -305,7 +307,7 @@ class Mesh(_Axes):
       TypeError: an element of `axis_types` is not an AxisType, or one of `devices` is not a device.
     """
 
-    __slots__ = ("devices", "flat_ids", "abstract_mesh", "_positions")
+    __slots__ = ("_positions", "abstract_mesh", "devices", "flat_ids")
     devices: np.ndarray  #: object array, read-only
     flat_ids: tuple[int, ...]  #: world ranks, row-major
     abstract_mesh: AbstractMesh
@@ -409,9 +411,7 @@ class Mesh(_Axes):
         return f"Mesh(axis_sizes={self.axis_sizes}, axis_names={self.axis_names}, axis_types={self.axis_types})"
 
 
-def make_mesh(
-    axis_sizes: Sequence[int], axis_names: Any, axis_types: Any = None, *, devices: Sequence[Device]
-) -> Mesh:
+def make_mesh(axis_sizes: Sequence[int], axis_names: Any, axis_types: Any = None, *, devices: Sequence[Device]) -> Mesh:
     """A mesh of the first `prod(axis_sizes)` of the given devices, row-major, all axes Explicit by default.
 
     Raises:

@@ -7,6 +7,7 @@ tuple of axis names per dimension.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -48,7 +49,7 @@ class PartitionSpec(Interned):
       ValueError: the sets contain None, overlap each other or overlap `partitions`.
     """
 
-    __slots__ = ("partitions", "unreduced", "reduced", "dims")
+    __slots__ = ("dims", "partitions", "reduced", "unreduced")
     __match_args__ = ("partitions",)
 
     UNCONSTRAINED = UNCONSTRAINED
@@ -191,10 +192,8 @@ def _make(partitions: tuple, unreduced: Any, reduced: Any) -> PartitionSpec:
         dims = tuple(_dim(p) for p in normal)
         fill(spec, partitions=normal, unreduced=unreduced, reduced=reduced, dims=dims)
         spec = _table.setdefault((normal, unreduced, reduced), spec)
-    try:
+    with contextlib.suppress(TypeError):  # lists are not hashable; they take this path every time
         _table[partitions, unreduced, reduced] = spec
-    except TypeError:  # lists are not hashable; they take this path every time
-        pass
     return spec
 
 

@@ -109,7 +109,7 @@ class NamedSharding(Sharding):
       ValueError, DuplicateSpecError: the spec does not fit the mesh (see `check_spec`).
     """
 
-    __slots__ = ("mesh", "spec", "memory_kind", "dims", "factors", "num_shards")
+    __slots__ = ("dims", "factors", "memory_kind", "mesh", "num_shards", "spec")
     mesh: Mesh | AbstractMesh
     spec: PartitionSpec
     dims: tuple  #: `spec.dims`
@@ -329,7 +329,7 @@ def divisible_or_raise(shape: Sequence[int], sharding: Sharding, *, where: str =
         if size % factor:
             raise IndivisibleError(
                 f"{where}Sharding spec {sharding.spec} implies that array axis {dim} is partitioned {factor} times, "
-                f"but does not evenly divide the dimension size {size}. Got shape: {tuple(shape)} and sharding {sharding}"
+                f"but does not evenly divide the dimension size {size}. Got shape: {tuple(shape)} and {sharding}"
             )
 
 
@@ -398,9 +398,7 @@ def _block_numbers(sharding: NamedSharding) -> tuple[tuple[int, ...], ...]:
     for position in range(mesh.size):
         coords = dict(zip(mesh.axis_names, mesh.coords(position)))
         numbers.append(
-            tuple(
-                0 if dim is UNCONSTRAINED else block_number(mesh.shape, coords, dim) for dim in sharding.dims
-            )
+            tuple(0 if dim is UNCONSTRAINED else block_number(mesh.shape, coords, dim) for dim in sharding.dims)
         )
     return tuple(numbers)
 
