@@ -4,7 +4,8 @@
     ├── ShardingTypeError                 a sharding rule has no single answer, or inputs disagree
     ├── DuplicateSpecError                a spec uses one mesh axis twice
     ├── ValueError
-    │   └── IndivisibleError              a dimension is not divisible by the axes that partition it
+    │   ├── IndivisibleError              a dimension is not divisible by the axes that partition it
+    │   └── TypePromotionError            two dtypes have no common dtype that either may turn into unasked
     ├── TypeError
     │   ├── ConcretizationTypeError       a traced value was used where its number is needed
     │   │   └── TracerBoolConversionError ... in `if`, `while`, `and`, `bool()`
@@ -35,6 +36,7 @@ __all__ = [
     "TracerArrayConversionError",
     "TracerBoolConversionError",
     "TracerIntegerConversionError",
+    "TypePromotionError",
     "UnexpectedTracerError",
 ]
 
@@ -49,6 +51,10 @@ class DuplicateSpecError(Exception):
 
 class IndivisibleError(ValueError):
     """A dimension's size is not divisible by the product of the mesh axes that partition it."""
+
+
+class TypePromotionError(ValueError):
+    """Two dtypes have no common dtype that either may turn into unasked; one must be converted explicitly."""
 
 
 class ConcretizationTypeError(TypeError):

@@ -28,6 +28,7 @@ import ml_dtypes
 import numpy as np
 
 from mpiarray.config import config
+from mpiarray.errors import TypePromotionError
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The element types
@@ -99,10 +100,6 @@ key_dtype = KeyDtype("fry")
 
 DType: TypeAlias = "np.dtype[Any] | KeyDtype"
 Pair: TypeAlias = "tuple[DType, bool]"
-
-
-class TypePromotionError(ValueError):
-    """Two dtypes have no common dtype that either may turn into unasked."""
 
 
 _BOOL = np.dtype(np.bool_)
