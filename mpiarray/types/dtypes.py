@@ -372,13 +372,27 @@ def to_inexact(dtype: DType) -> DType:
     return dtype if is_inexact(dtype) else default_dtype(float)
 
 
+def scalar_type_of(value: Any) -> type:
+    """The Python type (bool, int, float, complex) whose weak type has the kind of `value`, a number or an array.
+
+    Raises:
+      TypeError: `value` is neither, or its elements take no arithmetic.
+    """
+    dtype, _ = dtype_of(value)
+    category = _CATEGORY.get(dtype)
+    if category is None:
+        raise TypeError(f"{name(dtype)} has no Python scalar type")
+    return {"b": bool, "i": int, "u": int, "f": float, "c": complex}[category]
+
+
 def tangent_dtype(dtype: DType) -> DType:
     """The dtype of tangents and cotangents of `dtype`: itself for floating point, else float0."""
     return dtype if is_inexact(dtype) else float0
 
 
-def bit_width(dtype: DType) -> int:
+def bit_width(spec: Any) -> int:
     """Bits of one element as counted by bitcasts: 4 for int4, although a block spends a byte on it."""
+    dtype = as_dtype(spec)
     if is_int(dtype):
         return int(iinfo(dtype).bits)
     return int(finfo(dtype).bits) if is_float(dtype) else dtype.itemsize * 8
