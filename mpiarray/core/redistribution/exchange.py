@@ -83,7 +83,7 @@ class Exchange(Step):
     (receiver - sender) in `members()`, then by piece.
     """
 
-    hlo: ClassVar[str] = 'all-to-all'
+    hlo: ClassVar[str] = "all-to-all"
     shape: tuple[int, ...]
     itemsize: int
     source: Placement
@@ -99,7 +99,7 @@ class Exchange(Step):
         return _rank_table(self, device)
 
     def detail(self) -> str:
-        return f'(boxes) {self.source} -> {self.target}'
+        return f"(boxes) {self.source} -> {self.target}"
 
 
 @lru_cache(maxsize=256)
@@ -260,7 +260,9 @@ def exchange_traffic(exchange: Exchange) -> Traffic:
     return Traffic(int(received.max()) * itemsize, int(sent.max()) * itemsize, int(messages.max()))
 
 
-def _overlaps(source: Placement, target: Placement, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _overlaps(
+    source: Placement, target: Placement, shape: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Per target position: its position in the source or -1, the volume that it holds already, the
     number of source blocks that its target block meets."""
     if source.ids == target.ids:

@@ -8,6 +8,7 @@ no data and knows no rank: everything here is computed from tuples, alike on eve
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,7 +94,7 @@ class Placement:
     @cached_property
     def holders(self) -> np.ndarray:
         """Flat positions that hold each shard number: row = shard, in replica_id order."""
-        order = np.argsort(self.shards, kind='stable')
+        order = np.argsort(self.shards, kind="stable")
         return order.reshape(-1, self.replicas)
 
     def shard(self, numbers: Any, summand: Any) -> Any:
@@ -135,17 +136,17 @@ class Placement:
 
     def __str__(self) -> str:
         parts = [repr(axes[0] if len(axes) == 1 else axes or None) for axes in self.dims]
-        for label, axes in (('unreduced', self.unreduced), ('reduced', self.reduced)):
+        for label, axes in (("unreduced", self.unreduced), ("reduced", self.reduced)):
             if axes:
-                parts.append(f'{label}={{{", ".join(map(repr, sorted(axes)))}}}')
-        return f'P({", ".join(parts)})'
+                parts.append(f"{label}={{{', '.join(map(repr, sorted(axes)))}}}")
+        return f"P({', '.join(parts)})"
 
     def mesh_text(self) -> str:
         """The mesh for people: `x=4, y=2` and the device ids if they are not 0..n-1."""
-        text = ', '.join(f'{name}={size}' for name, size in self.axes) or 'one device'
+        text = ", ".join(f"{name}={size}" for name, size in self.axes) or "one device"
         if self.ids != tuple(range(len(self.ids))):
-            shown = ', '.join(map(str, self.ids[:16])) + (', ...' if len(self.ids) > 16 else '')
-            text += f'; devices {shown}'
+            shown = ", ".join(map(str, self.ids[:16])) + (", ..." if len(self.ids) > 16 else "")
+            text += f"; devices {shown}"
         return text
 
 
@@ -187,7 +188,7 @@ def _free(source: Placement, target: Placement) -> tuple[Placement, Placement] |
 
 def _refined(source: Placement, target: Placement) -> tuple[Placement, Placement] | None:
     bounds = sorted(set(_suffix_products(source)) | set(_suffix_products(target)))
-    if any(high % low for low, high in zip(bounds, bounds[1:])):
+    if any(high % low for low, high in itertools.pairwise(bounds)):
         return None
     pieces = _pieces(source, bounds)
     names: list[str] = []
@@ -195,7 +196,7 @@ def _refined(source: Placement, target: Placement) -> tuple[Placement, Placement
     renamed: dict[str, tuple[str, ...]] = {}
     axes: list[tuple[str, int]] = []
     for name, factors in pieces:
-        parts = [name] if len(factors) == 1 else [f'{name}.{k}' for k in range(len(factors))]
+        parts = [name] if len(factors) == 1 else [f"{name}.{k}" for k in range(len(factors))]
         while len(parts) > 1 and taken.intersection(parts):
             parts = [part + "'" for part in parts]
         taken.update(parts)
@@ -229,7 +230,7 @@ def _pieces(placement: Placement, bounds: list[int]) -> list[tuple[str, list[int
     for name, size in placement.axes:
         high, low = low, low // size
         inside = [b for b in bounds if low <= b <= high]
-        factors = [b // a for a, b in zip(inside, inside[1:])][::-1]
+        factors = [b // a for a, b in itertools.pairwise(inside)][::-1]
         if factors:
             found.append((name, factors))
     return found

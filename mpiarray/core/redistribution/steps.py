@@ -1,24 +1,32 @@
 """The steps of a redistribution and what each does, exactly.
 
-All steps but two are written in mesh axes. `before` and `after` below are the `dims` of the value: for
-each dimension of the array the tuple of axes that partition it, first axis most significant.
+All steps but three are written in mesh axes. `d: t` below says that dimension d of the array is partitioned over the
+tuple of axes t, first axis most significant.
 `number(axes)` is a device's mixed-radix coordinate over `axes`, first axis most significant; the
 *group* of a step is the set of devices that differ only in their coordinates over its axes, ordered
 by `number(axes)`, and `n` is the group's size. Only the END of a dimension's axis tuple can be
 taken away (the blocks of a group are then neighbours in the array), and new axes go to the end.
 
-| step                            | before                     | after                                 | blocks |
-|---------------------------------|----------------------------|---------------------------------------|---|
-| `Slice(d, axes)`                | d: t; axes unused          | d: t + axes                           | piece `number(axes)` of n along d; local |
-| `AllGather(d, axes)`            | d: t + axes                | d: t                                  | the group's blocks, in group order, joined along d |
-| `AllToAll(axes, f, t)`          | f: s + axes; t: r          | f: s; t: r + axes                     | piece k of n along t goes to group member k; what arrives is joined along f in group order |
-| `AllReduce(axes)`               | unreduced over axes        | not                                   | the sum of the group's blocks |
-| `ReduceScatter(d, axes)`        | d: t; unreduced over axes  | d: t + axes; not                      | piece `number(axes)` of n along d of that sum |
-| `Mask(axes)`                    | axes unused                | unreduced over axes                   | the block where all coordinates over axes are 0, zeros elsewhere; local |
-| `Widen(d, axes)`                | d: t + axes                | d: t; unreduced over axes             | zeros, n times as long along d, with the own block at piece `number(axes)`; local |
-| `Permute(pairs)`                | any                        | same block shapes, other devices      | device b has the block of a for each pair (a, b); devices that are no b hold nothing after it |
-| `Exchange(...)`                 | any                        | any                                   | boxes between devices, see exchange.py |
-| `Relabel()`                     | any                        | same data, other type                 | nothing; devices outside the target's mesh drop their block |
+    Slice(d, axes)          d: t, axes unused              ->  d: t + axes
+        piece number(axes) of n of the block along d; local
+    AllGather(d, axes)      d: t + axes                    ->  d: t
+        the group's blocks joined along d in group order
+    AllToAll(axes, f, g)    f: s + axes, g: r              ->  f: s, g: r + axes
+        piece k of n along g goes to member k of the group; what arrives is joined along f in group order
+    AllReduce(axes)         unreduced over axes            ->  not unreduced over them
+        the sum of the group's blocks
+    ReduceScatter(d, axes)  d: t, unreduced over axes      ->  d: t + axes, not unreduced over them
+        piece number(axes) of n along d of that sum
+    Mask(axes)              axes unused                    ->  unreduced over axes
+        the block where the coordinates over axes are all 0, zeros elsewhere; local
+    Widen(d, axes)          d: t + axes                    ->  d: t, unreduced over axes
+        zeros, n times as long along d, with the own block at piece number(axes); local
+    Permute(pairs)          any                            ->  any with blocks of the same shape
+        for each pair (a, b) device b has the block of a; devices that are no b hold nothing after it
+    Exchange(...)           any                            ->  any with no fewer summands
+        boxes between devices, see exchange.py
+    Relabel()               any                            ->  the same data under another type
+        nothing moves; devices outside the target's mesh drop their block
 
 *Unused* axes are in no dimension and not unreduced: all devices of the group hold the same block.
 """
@@ -37,14 +45,14 @@ State = tuple[Dims, frozenset[str]]
 class Step:
     """Base of all steps. `hlo` is the name that readers of compiled programs know, '' for local work."""
 
-    hlo: ClassVar[str] = ''
+    hlo: ClassVar[str] = ""
 
     def detail(self) -> str:
         """Axes and dimensions for a printed plan."""
-        return ''
+        return ""
 
     def __str__(self) -> str:
-        return f'{self.hlo or type(self).__name__.lower()} {self.detail()}'.rstrip()
+        return f"{self.hlo or type(self).__name__.lower()} {self.detail()}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -75,14 +83,14 @@ class Slice(AxisStep):
         return _set(state[0], self.dim, state[0][self.dim] + self.axes), state[1]
 
     def detail(self) -> str:
-        return f'dim {self.dim} over {_names(self.axes)}'
+        return f"dim {self.dim} over {_names(self.axes)}"
 
 
 @dataclass(frozen=True)
 class AllGather(AxisStep):
     """Join the group's blocks along `dim`: the last axes of a dimension become replicated."""
 
-    hlo: ClassVar[str] = 'all-gather'
+    hlo: ClassVar[str] = "all-gather"
     dim: int
     axes: tuple[str, ...]
 
@@ -96,14 +104,14 @@ class AllGather(AxisStep):
         return _rounds(n)
 
     def detail(self) -> str:
-        return f'dim {self.dim} over {_names(self.axes)}'
+        return f"dim {self.dim} over {_names(self.axes)}"
 
 
 @dataclass(frozen=True)
 class AllToAll(AxisStep):
     """Move the last axes of `from_dim` to the end of `to_dim`."""
 
-    hlo: ClassVar[str] = 'all-to-all'
+    hlo: ClassVar[str] = "all-to-all"
     axes: tuple[str, ...]
     from_dim: int
     to_dim: int
@@ -119,14 +127,14 @@ class AllToAll(AxisStep):
         return n - 1
 
     def detail(self) -> str:
-        return f'dim {self.from_dim} -> dim {self.to_dim} over {_names(self.axes)}'
+        return f"dim {self.from_dim} -> dim {self.to_dim} over {_names(self.axes)}"
 
 
 @dataclass(frozen=True)
 class AllReduce(AxisStep):
     """Add the group's blocks: the value is no longer unreduced over `axes`."""
 
-    hlo: ClassVar[str] = 'all-reduce'
+    hlo: ClassVar[str] = "all-reduce"
     axes: tuple[str, ...]
 
     def after(self, state: State) -> State:
@@ -139,14 +147,14 @@ class AllReduce(AxisStep):
         return 2 * _rounds(n)
 
     def detail(self) -> str:
-        return f'over {_names(self.axes)}'
+        return f"over {_names(self.axes)}"
 
 
 @dataclass(frozen=True)
 class ReduceScatter(AxisStep):
     """Add the group's blocks and keep piece number(axes) of the sum along `dim`."""
 
-    hlo: ClassVar[str] = 'reduce-scatter'
+    hlo: ClassVar[str] = "reduce-scatter"
     dim: int
     axes: tuple[str, ...]
 
@@ -160,7 +168,7 @@ class ReduceScatter(AxisStep):
         return _rounds(n)
 
     def detail(self) -> str:
-        return f'dim {self.dim} over {_names(self.axes)}'
+        return f"dim {self.dim} over {_names(self.axes)}"
 
 
 @dataclass(frozen=True)
@@ -173,7 +181,7 @@ class Mask(AxisStep):
         return state[0], state[1].union(self.axes)
 
     def detail(self) -> str:
-        return f'over {_names(self.axes)}'
+        return f"over {_names(self.axes)}"
 
 
 @dataclass(frozen=True)
@@ -187,7 +195,7 @@ class Widen(AxisStep):
         return _set(state[0], self.dim, _cut(state[0][self.dim], self.axes)), state[1].union(self.axes)
 
     def detail(self) -> str:
-        return f'dim {self.dim} over {_names(self.axes)}'
+        return f"dim {self.dim} over {_names(self.axes)}"
 
 
 @dataclass(frozen=True)
@@ -198,7 +206,7 @@ class Permute(Step):
     is no `to` of a pair holds nothing afterwards (it is not in the mesh that the value now lives on).
     """
 
-    hlo: ClassVar[str] = 'collective-permute'
+    hlo: ClassVar[str] = "collective-permute"
     pairs: tuple[tuple[int, int], ...]
 
     def source_of(self, device: int) -> int | None:
@@ -214,8 +222,8 @@ class Permute(Step):
         return tuple(sorted({device for pair in self.pairs for device in pair}))
 
     def detail(self) -> str:
-        moves = [f'{a}->{b}' for a, b in self.pairs if a != b]
-        return ' '.join(moves[:8]) + (f' ... ({len(moves)} moves)' if len(moves) > 8 else '')
+        moves = [f"{a}->{b}" for a, b in self.pairs if a != b]
+        return " ".join(moves[:8]) + (f" ... ({len(moves)} moves)" if len(moves) > 8 else "")
 
 
 @dataclass(frozen=True)
@@ -223,7 +231,7 @@ class Relabel(Step):
     """No data moves; only the type changes: `reduced`, axes of size 1, other names for the same placement."""
 
     def detail(self) -> str:
-        return '(same data)'
+        return "(same data)"
 
 
 def _set(dims: Dims, dim: int, axes: tuple[str, ...]) -> Dims:
@@ -232,7 +240,7 @@ def _set(dims: Dims, dim: int, axes: tuple[str, ...]) -> Dims:
 
 def _cut(axes: tuple[str, ...], end: tuple[str, ...]) -> tuple[str, ...]:
     if not end or axes[-len(end) :] != end:
-        raise ValueError(f'axes {_names(end)} are not the last of {_names(axes)}: their blocks are no neighbours')
+        raise ValueError(f"axes {_names(end)} are not the last of {_names(axes)}: their blocks are no neighbours")
     return axes[: -len(end)]
 
 
@@ -241,4 +249,4 @@ def _rounds(n: int) -> int:
 
 
 def _names(axes: tuple[str, ...]) -> str:
-    return '(' + ','.join(axes) + ')' if len(axes) != 1 else axes[0]
+    return "(" + ",".join(axes) + ")" if len(axes) != 1 else axes[0]
