@@ -107,7 +107,7 @@ class Op:
     """A first-order or higher-order operation.  Calling it binds it to the current trace."""
 
     __slots__ = (
-        "batch", "build", "impl", "jvp", "lower", "multiple_results", "name", "partial_sums", "plan", "transpose", "type_rule", "vma", "infer", "hlo_name", "effects",
+        "batch", "build", "impl", "jvp", "lower", "multiple_results", "name", "partial_sums", "plan", "transpose", "type_rule", "vma", "infer", "hlo_name", "effects", "inlines",
     )  # fmt: skip
 
     name: str
@@ -149,6 +149,7 @@ def define(
     infer: Callable[..., Any] | None = None,
     hlo_name: str | None = None,
     effects: bool = False,
+    inlines: bool = False,
 ) -> Op:
     """Make an op from its rules and enter it in `OPS`.  The module docstring is the contract of each rule.
 
@@ -156,6 +157,7 @@ def define(
     infer     replaces type_rule, plan and partial_sums together for ops whose type is a sharding (reshard, ...)
     hlo_name  the op's name in compiled text, where readers of HLO expect another one
     effects   True for ops that must run even when nobody uses their result
+    inlines   True for ops that only call their `jaxpr` parameter
     """
     if name in OPS:
         raise ValueError(f"define: two ops are named {name!r}")
@@ -163,7 +165,7 @@ def define(
         raise ValueError(f"define: {name!r} needs an impl, a build or a lower rule")
     OPS[name] = op = Op(
         name=name, type_rule=type_rule, plan=plan, impl=impl, jvp=jvp, transpose=transpose, batch=batch, build=build, multiple_results=multiple_results,
-        partial_sums=partial_sums or refuse, vma=vma or join_vma, lower=lower, infer=infer, hlo_name=hlo_name or name, effects=effects,
+        partial_sums=partial_sums or refuse, vma=vma or join_vma, lower=lower, infer=infer, hlo_name=hlo_name or name, effects=effects, inlines=inlines,
     )  # fmt: skip
     return op
 

@@ -19,6 +19,7 @@ from typing import Any
 from mpiarray.errors import ShardingTypeError
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.partition_spec import PartitionSpec as P
+from mpiarray.types.sharding import NamedSharding
 
 Dims = tuple[tuple[str, ...], ...]
 
@@ -65,6 +66,40 @@ class LocalContext:
 
     def size(self, axes: Sequence[str]) -> int:
         return axes_size(self.mesh, axes)
+
+
+class Laid:
+    """A type with the axes that a value really lies on, Auto axes included: what plans are given while programs are partitioned.
+
+    It answers what a plan asks of a `ShapedArray`; `sharding.mesh` keeps the user's axis types, so that a plan can tell an
+    Explicit axis, where it must raise, from an Auto one, where it may do something else.
+    """
+
+    __slots__ = ("aval", "dtype", "ndim", "reduced", "shape", "sharding", "size", "unreduced", "vma", "weak_type")
+
+    def __init__(self, aval: ShapedArray, sharding: NamedSharding):
+        self.aval, self.sharding = aval, sharding
+        self.shape, self.ndim, self.size, self.dtype, self.weak_type = aval.shape, aval.ndim, aval.size, aval.dtype, aval.weak_type
+        self.unreduced, self.reduced, self.vma = sharding.spec.unreduced, sharding.spec.reduced, aval.vma
+
+    @property
+    def mesh(self) -> Any:
+        return self.sharding.mesh
+
+    @property
+    def dims(self) -> Dims:
+        return self.sharding.spec.dims
+
+    def str_short(self, short_dtypes: bool = False) -> str:
+        return self.aval.str_short(short_dtypes)
+
+    def short(self) -> str:
+        return self.aval.short()
+
+    def __str__(self) -> str:
+        return f"{self.aval} at {self.sharding.spec}"
+
+    __repr__ = __str__
 
 
 # -- helpers for those who write plans ---------------------------------------------------------

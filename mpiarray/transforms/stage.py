@@ -99,12 +99,15 @@ class StageTrace(Trace):
 
     def process(self, op: Op, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
         atoms = [self.atom(a) for a in args]
-        avals = infer(op, [a.aval for a in atoms], params)
+        avals = self.types(op, [a.aval for a in atoms], params)
         outvars = [Var(a) for a in avals]
         source = _user_line() if self.record_source else ""
         self.eqns.append(Eqn(op, atoms, outvars, params, state.abstract_mesh, source))
         outs = [JitTracer(self, a, v) for a, v in zip(avals, outvars)]
         return outs if op.multiple_results else outs[0]
+
+    def types(self, op: Op, avals: list[ShapedArray], params: dict[str, Any]) -> Sequence[ShapedArray]:
+        return infer(op, avals, params)
 
     def atom(self, x: Any) -> Atom:
         """The variable or literal that stands for an operand in this jaxpr."""

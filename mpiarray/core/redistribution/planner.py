@@ -16,10 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
-from mpiarray.core.redistribution.exchange import Exchange, exchange_traffic, permutation
+from mpiarray.core.redistribution.exchange import Exchange, Traffic, exchange_traffic, permutation
 from mpiarray.core.redistribution.placement import Placement, common_mesh, same_data
 from mpiarray.core.redistribution.search import Move, Problem, Reorder, edge_memory, edge_traffic, search
 from mpiarray.core.redistribution.steps import AllGather, AllReduce, Permute, ReduceScatter, Relabel, Slice, Step, Widen
@@ -190,15 +190,15 @@ class _Planner:
             steps, states = ((), [self.source]) if same else ((Relabel(),), [self.source, self.target])
             return self.result(steps, states)
         shared = common_mesh(self.source, self.target)
-        ceiling = None
-        if self.source.partials == 1 and self.target.partials == 1:
-            ceiling = exchange_traffic(self.exchange(self.source, self.target)).received
-            if shared is not None:  # no plan receives less than direct boxes
-                found = self.axis_plan(*shared, ceiling, bounded=True)
-                if found is not None and found.bytes_sent <= ceiling and not _boxes_win(self, found):
-                    return found
-        candidates = list(self.candidates())
+        candidates: list[Redistribution] = []
         if shared is not None:
+            found = self.axis_plan(*shared, self.least(), bounded=True)
+            if found is not None:
+                if self.unbeatable(found):
+                    return found
+                candidates.append(found)
+        candidates += self.crossings()
+        if shared is not None and self.direct is None:
             for bounded in (True, False):
                 found = self.axis_plan(*shared, self.ceiling(candidates), bounded)
                 if found is not None:
@@ -207,10 +207,27 @@ class _Planner:
                     break
         fitting = [c for c in candidates if not c.reason]
         if fitting:
-            return min(fitting, key=lambda c: (c.bytes_moved, c.bytes_sent, c.messages, len(c.steps)))
+            return min(fitting, key=_cost)
         if not candidates:
             raise InternalError(f"redistribution: no plan from {self.given_source} to {self.given_target}")
-        return min(candidates, key=lambda c: (c.peak_bytes, c.bytes_moved, c.bytes_sent, c.messages))
+        return min(candidates, key=lambda c: (c.peak_bytes, *_cost(c)))
+
+    @cached_property
+    def direct(self) -> Traffic | None:
+        """Traffic of boxes straight from source to target if nothing is unreduced: no plan receives less."""
+        if self.source.partials > 1 or self.target.partials > 1:
+            return None
+        return exchange_traffic(self.exchange(self.source, self.target))
+
+    def least(self) -> int:
+        """What the first search may receive: the least possible, or nothing at all if that is not known."""
+        return 0 if self.direct is None else self.direct.received
+
+    def unbeatable(self, found: Redistribution) -> bool:
+        if self.direct is None or found.bytes_moved == 0:
+            return found.bytes_moved == 0
+        direct = self.direct
+        return _cost(found) <= (direct.received, direct.sent, direct.messages, len(found.steps))
 
     def ceiling(self, candidates: list[Redistribution]) -> int | None:
         moved = [c.bytes_moved for c in candidates if not c.reason]
@@ -248,7 +265,7 @@ class _Planner:
             states.append(after)
         return steps, states
 
-    def candidates(self) -> Iterator[Redistribution]:
+    def crossings(self) -> Iterator[Redistribution]:
         """Plans that cross by whole blocks or boxes: [finish sums] cross [gather | widen]."""
         for first, held in self.starts():
             for wanted, last in self.ends():
@@ -344,12 +361,8 @@ class _Planner:
         return max(self.source_bytes, peak)
 
 
-def _boxes_win(planner: _Planner, found: Redistribution) -> bool:
-    """True if direct boxes need fewer messages for the same bytes."""
-    if found.messages <= 1:
-        return False
-    direct = exchange_traffic(planner.exchange(planner.source, planner.target))
-    return (direct.received, direct.sent, direct.messages) < (found.bytes_moved, found.bytes_sent, found.messages)
+def _cost(plan: Redistribution) -> tuple[int, int, int, int]:
+    return plan.bytes_moved, plan.bytes_sent, plan.messages, len(plan.steps)
 
 
 def step_traffic(plan: Redistribution, k: int) -> tuple[int, int, int]:

@@ -30,7 +30,9 @@ Blocks = dict[int, np.ndarray]
 Receive = Callable[[int, int, int], None]
 
 
-def simulate(plan: Redistribution, blocks: Mapping[int, np.ndarray], log: list[dict[int, tuple[int, int]]] | None = None) -> Blocks:
+def simulate(
+    plan: Redistribution, blocks: Mapping[int, np.ndarray], log: list[dict[int, tuple[int, int]]] | None = None
+) -> Blocks:
     """The target blocks by device id, from the source blocks by device id.
 
     log: if given, one dict per step is appended: device -> (bytes, messages) that it received from others, counted

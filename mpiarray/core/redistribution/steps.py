@@ -34,6 +34,7 @@ taken away (the blocks of a group are then neighbours in the array), and new axe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from mpiarray.core.redistribution.placement import Dims
@@ -209,13 +210,15 @@ class Permute(Step):
     hlo: ClassVar[str] = "collective-permute"
     pairs: tuple[tuple[int, int], ...]
 
-    def source_of(self, device: int) -> int | None:
-        """Whose block `device` gets, None if nobody's."""
-        return next((a for a, b in self.pairs if b == device), None)
+    @cached_property
+    def sender(self) -> dict[int, int]:
+        """Device -> whose block it gets."""
+        return {b: a for a, b in self.pairs}
 
-    def target_of(self, device: int) -> int | None:
-        """Who gets the block of `device`, None if nobody does."""
-        return next((b for a, b in self.pairs if a == device), None)
+    @cached_property
+    def receiver(self) -> dict[int, int]:
+        """Device -> who gets its block."""
+        return dict(self.pairs)
 
     def members(self) -> tuple[int, ...]:
         """Sorted ids of the devices that must take part."""

@@ -1,0 +1,81 @@
+"""The compiler: `PASSES`, in order, and what runs them.
+
+    program -> inline -> dead code -> common subexpressions -> propagate -> partition -> (local) dead code, common
+    subexpressions -> executable
+
+Combining and overlapping collectives, fusion and buffers have their place after partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mpiarray.compiler.passes.partition import partition
+from mpiarray.compiler.passes.propagate import propagate
+from mpiarray.compiler.passes.simplify import closed, common_subexpressions, dead_code, inline
+from mpiarray.compiler.program import Program
+from mpiarray.config import config
+from mpiarray.core.check import check_jaxpr
+from mpiarray.core.jaxpr import ClosedJaxpr, Jaxpr
+from mpiarray.types.mesh import AbstractMesh
+from mpiarray.types.partition_spec import PartitionSpec as P
+
+Pass = Callable[[Program], Program]
+
+
+def _global(f: Callable[[Jaxpr], Jaxpr]) -> Pass:
+    def run(program: Program) -> Program:
+        return program.update(jaxpr=f(program.jaxpr))
+
+    run.__name__ = f.__name__
+    return run
+
+
+def _local(f: Callable[[Jaxpr], Jaxpr]) -> Pass:
+    def run(program: Program) -> Program:
+        assert program.local is not None, "local passes come after partition"
+        return program.update(local=ClosedJaxpr(f(program.local.jaxpr), program.local.consts))
+
+    run.__name__ = f"local_{f.__name__}"
+    return run
+
+
+PASSES: tuple[Pass, ...] = (
+    _global(inline),
+    _global(dead_code),
+    _global(common_subexpressions),
+    propagate,
+    partition,
+    _local(dead_code),
+    _local(common_subexpressions),
+)
+
+
+def lower(
+    name: str, jaxpr: ClosedJaxpr, in_specs: Sequence[P], out_specs: Sequence[P | None], mesh: AbstractMesh, size: int
+) -> Program:
+    """Run all passes on a closed jaxpr whose constants are its first inputs (`in_specs` covers them too)."""
+    program = Program(name, closed(jaxpr), tuple(in_specs), tuple(out_specs), mesh, size)
+    for step in PASSES:
+        program = step(program)
+        if config.check:
+            check_program(program, step.__name__)
+    return program
+
+
+def check_program(program: Program, after: str) -> None:
+    if program.local is None:
+        check_jaxpr(program.jaxpr, after=after)
+    else:
+        check_jaxpr(program.local.jaxpr, after=after, types=False)
+
+
+def explain(program: Program) -> str:
+    """What was decided on Auto axes, a line each."""
+    return "\n".join(program.why) or "nothing was left to choose: every sharding is in the types"
+
+
+def passes() -> tuple[Any, ...]:
+    """The passes by name, for tools that list them."""
+    return tuple(p.__name__ for p in PASSES)
