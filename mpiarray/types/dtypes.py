@@ -404,7 +404,7 @@ def finfo(spec: Any) -> Any:
     Raises:
       ValueError: not a floating-point dtype.
     """
-    dtype = as_dtype(getattr(spec, "dtype", spec), where="finfo")
+    dtype = as_dtype(spec if isinstance(spec, type) else getattr(spec, "dtype", spec), where="finfo")
     if not is_inexact(dtype):
         raise ValueError(f"finfo: {name(dtype)} is not a floating-point dtype; use iinfo for integers")
     return _finfo(dtype)
@@ -421,7 +421,7 @@ def iinfo(spec: Any) -> Any:
     Raises:
       ValueError: not an integer dtype.
     """
-    dtype = as_dtype(getattr(spec, "dtype", spec), where="iinfo")
+    dtype = as_dtype(spec if isinstance(spec, type) else getattr(spec, "dtype", spec), where="iinfo")
     if not is_int(dtype):
         raise ValueError(f"iinfo: {name(dtype)} is not an integer dtype; use finfo for floats")
     return _iinfo(dtype)
