@@ -46,19 +46,21 @@ def threefry(words: tuple, hi: Any, lo: Any) -> tuple[np.ndarray, np.ndarray]:
     ``words`` is the pair of key words, ``hi`` and ``lo`` are the counter words; all uint32, scalars or
     arrays that broadcast together.  Returns two new uint32 arrays of the common shape.
     """
-    k0, k1, hi, lo = np.broadcast_arrays(*(np.asarray(v, np.uint32) for v in (*words, hi, lo)))
-    out = np.empty(lo.shape, np.uint32), np.empty(lo.shape, np.uint32)
-    flat = [v.reshape(-1) for v in (k0, k1, hi, lo)]
-    y0, y1 = (v.reshape(-1) for v in out)
-    x0, x1, spare = _buffers(min(lo.size, _CHUNK))
-    for start in range(0, lo.size, _CHUNK):
-        part = slice(start, min(start + _CHUNK, lo.size))
-        n = part.stop - part.start
-        c0, c1, hi_part, lo_part = (v[part] for v in flat)
-        x0[:n], x1[:n] = hi_part, lo_part
-        _rounds(_array_schedule(c0, c1), x0[:n], x1[:n], spare[:n])
-        y0[part], y1[part] = x0[:n], x1[:n]
-    return out
+    operands = [np.asarray(v, np.uint32) for v in (*words, hi, lo)]
+    shape = np.broadcast_shapes(*(v.shape for v in operands))
+    k0, k1, hi, lo = (v if v.ndim == 0 else np.broadcast_to(v, shape).reshape(-1) for v in operands)
+    y0, y1 = np.empty(math.prod(shape), np.uint32), np.empty(math.prod(shape), np.uint32)
+    one_key = k0.ndim == k1.ndim == 0
+    schedule = _scalar_schedule(int(k0) | int(k1) << 32) if one_key else []
+    spare = _buffers(min(y0.size, _CHUNK))[0]
+    for start in range(0, y0.size, _CHUNK):
+        part = slice(start, min(start + _CHUNK, y0.size))
+        x0, x1 = y0[part], y1[part]
+        x0[...], x1[...] = (v if v.ndim == 0 else v[part] for v in (hi, lo))
+        if not one_key:
+            schedule = _array_schedule(*(v if v.ndim == 0 else v[part] for v in (k0, k1)))
+        _rounds(schedule, x0, x1, spare[: x0.size])
+    return y0.reshape(shape), y1.reshape(shape)
 
 
 def random_bits_block(
@@ -218,7 +220,7 @@ def _fill(keys, global_shape, block_start, block_shape, dtype: np.dtype, store) 
     out = np.empty(keys.shape + shape, dtype)
     if out.size == 0:
         return out
-    rows = _Runs(global_shape, block_start, shape)
+    rows = Runs(global_shape, block_start, shape)
     if out.size <= _FEW:
         flat = out.reshape(-1)
         counters = [int(c) for c in rows.counters(0, size)]
@@ -243,7 +245,7 @@ def _check_block(global_shape: tuple, start: tuple, shape: tuple) -> None:
         raise ValueError(f"a draw of shape {global_shape} has more than 2**64 elements")
 
 
-def _fill_one_key(key: int, rows: _Runs, out: np.ndarray, store) -> None:
+def _fill_one_key(key: int, rows: Runs, out: np.ndarray, store) -> None:
     schedule = _scalar_schedule(key)
     x0, x1, spare = _buffers(min(out.size, _CHUNK))
     steps = np.arange(min(rows.run, _CHUNK), dtype=np.uint32)
@@ -254,7 +256,7 @@ def _fill_one_key(key: int, rows: _Runs, out: np.ndarray, store) -> None:
         store(x0[:n], x1[:n], out[start:stop])
 
 
-def _fill_many_keys(keys: np.ndarray, rows: _Runs, out: np.ndarray, store) -> None:
+def _fill_many_keys(keys: np.ndarray, rows: Runs, out: np.ndarray, store) -> None:
     """Short draws from many keys: several whole draws to a chunk."""
     size = out.shape[1]
     counters = rows.counters(0, size)
@@ -271,7 +273,7 @@ def _fill_many_keys(keys: np.ndarray, rows: _Runs, out: np.ndarray, store) -> No
         store(x0[:n], x1[:n], out[first : first + together].reshape(-1))
 
 
-class _Runs:
+class Runs:
     """The flat global indices of a block: equal runs of consecutive numbers, in row-major order.
 
     ``run`` is the length of a run; ``outer`` has (size, stride) of the dimensions that count the runs.
