@@ -145,7 +145,8 @@ class NamedSharding(Sharding):
 
     @property
     def is_fully_addressable(self) -> bool:
-        return self.mesh.size == 1 and self._devices("is_fully_addressable").item().id == meshes.process_rank()
+        devices = self._devices("is_fully_addressable")
+        return devices.size == 1 and devices.item() is Device(meshes.process_rank())
 
     @property
     def addressable_devices(self) -> set[Device]:
