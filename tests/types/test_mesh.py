@@ -115,7 +115,8 @@ def test_texts():
         str(m.abstract_mesh)
         == repr(m.abstract_mesh)
         == (
-            "AbstractMesh('X': 4, 'Y': 2, axis_types=(Explicit, Explicit), device_kind=cpu, num_cores=None, platform=cpu)"
+            "AbstractMesh('X': 4, 'Y': 2, axis_types=(Explicit, Explicit), device_kind=cpu, num_cores=None, "
+            "platform=cpu)"
         )
     )
     assert str(AbstractMesh((8,), ("A",), (EXPLICIT,))) == "AbstractMesh('A': 8, axis_types=(Explicit,))"
