@@ -161,7 +161,7 @@ class NamedSharding(Sharding):
         return _indices(self, tuple(global_shape))
 
     def index_of(self, position: int, global_shape: Sequence[int]) -> Index:
-        """The slices of the device at a row-major position in the mesh; `slice(None)` for whole dimensions."""
+        """The slices of the device at a row-major position in the mesh; `slice(None)` for undivided ones."""
         return _indices(self, tuple(global_shape))[position]
 
     def replica_id(self, position: int, global_shape: Sequence[int]) -> int:
@@ -263,16 +263,16 @@ def check_spec(mesh: Mesh | AbstractMesh, spec: PartitionSpec, *, where: str = "
       ValueError: an axis is not in the mesh, an unreduced or reduced axis is not Explicit, or UNCONSTRAINED is used
         without an Auto axis.
     """
-    seen = set()
-    for axis in spec.axes:
+    axes = spec.axes
+    if len(set(axes)) != len(axes):
+        twice = next(axis for i, axis in enumerate(axes) if axis in axes[:i])
+        raise DuplicateSpecError(
+            f"{where}A single NamedSharding spec can map every mesh axis to at most one positional dimension, "
+            f"but {spec} has duplicate entries for `{twice}`"
+        )
+    for axis in axes:
         if axis not in mesh.shape:
             raise ValueError(f"{where}Resource axis: {axis} of {spec} is not found in mesh: {mesh.axis_names}.")
-        if axis in seen:
-            raise DuplicateSpecError(
-                f"{where}A single NamedSharding spec can map every mesh axis to at most one positional dimension, "
-                f"but {spec} has duplicate entries for `{axis}`"
-            )
-        seen.add(axis)
     _check_sum_axes(mesh, spec, spec.unreduced, "Unreduced", where)
     _check_sum_axes(mesh, spec, spec.reduced, "Reduced", where)
     if UNCONSTRAINED in spec.partitions and not mesh.auto_axes:
@@ -383,8 +383,8 @@ def _indices(sharding: NamedSharding, shape: tuple[int, ...]) -> tuple[Index, ..
     whole = (slice(None),) * (len(shape) - len(sharding.factors))
     return tuple(
         tuple(
-            slice(b * n, (b + 1) * n) if divided else slice(None)
-            for b, n, divided in zip(numbers, block_shape, sharding.dims)
+            slice(b * n, (b + 1) * n) if factor > 1 else slice(None)
+            for b, n, factor in zip(numbers, block_shape, sharding.factors)
         )
         + whole
         for numbers in _block_numbers(sharding)
@@ -418,7 +418,8 @@ def _named_placement(sharding: NamedSharding, ndim: int) -> tuple:
 
 def _sum_groups(sharding: NamedSharding, devices: list) -> list[tuple]:
     """Per mesh position, the devices whose blocks have to be added to get the value; `()` if it is the value."""
-    mesh, unreduced = sharding.mesh, sharding.spec.unreduced
+    mesh = sharding.mesh
+    unreduced = {axis for axis in sharding.spec.unreduced if mesh.shape[axis] > 1}  # the sum of one block is the block
     if not unreduced:
         return [()] * len(devices)
     groups: dict[tuple, list] = {}

@@ -68,6 +68,7 @@ def test_texts():
         (MESH, P("X", "X"), DuplicateSpecError, "at most one positional dimension.* has duplicate entries for `X`"),
         (MESH, P(("X", "X")), DuplicateSpecError, "duplicate entries for `X`"),
         (MESH, P(("X", "Y"), "Y"), DuplicateSpecError, "duplicate entries for `Y`"),
+        (MESH, P(("Z", "X"), "X"), DuplicateSpecError, "duplicate entries for `X`"),
         (MESH, P("Z"), ValueError, r"Resource axis: Z of P\('Z',\) is not found in mesh: \('X', 'Y'\)"),
         (MESH, P((None, "X")), ValueError, "Resource axis: None"),
         (MESH, P(unreduced={"Z"}), ValueError, "Unreduced axes Z is not found"),
@@ -154,7 +155,7 @@ def test_indices_against_mixed_radix_numbers(mesh):
                 n = int(np.prod([sizes[a] for a in names], dtype=int))
                 number = np.ravel_multi_index([coords[a] for a in names], [sizes[a] for a in names]) if names else 0
                 step = size // n
-                want.append(slice(number * step, (number + 1) * step) if names else slice(None))
+                want.append(slice(number * step, (number + 1) * step) if n > 1 else slice(None))
             device = mesh.devices[where]
             assert got[device] == tuple(want), (spec, where)
             position = mesh.position(device.id)
@@ -267,6 +268,8 @@ def test_equivalence_of_sums():
     other_names = make_mesh((4, 2), ("u", "v"), devices=DEVICES)
     assert summed.is_equivalent_to(NamedSharding(other_names, P(unreduced={"v"})), 1)
     assert plain.is_equivalent_to(NamedSharding(MESH, P(reduced={"Y"})), 1)
+    long = make_mesh((8, 1), ("X", "Y"), devices=DEVICES)
+    assert NamedSharding(long, P(unreduced={"Y"})).is_equivalent_to(NamedSharding(long, P(None)), 1)
 
 
 def test_equivalence_with_one_device():
