@@ -1,0 +1,406 @@
+"""Collectives on numpy blocks: what each rank hands in, what each gets back.
+
+Every function is one collective operation over a `Group`: all its members must call it, in the same order, with blocks
+of the same shape and dtype (where not said otherwise).  Any dtype travels: bools, integers, floats of 8, 16, 32 and 64
+bits, complex numbers, random keys.  Blocks may have no elements and more than 2**31 of them.  Contiguous blocks go to
+MPI as they are, others are packed once.  Results are new arrays in C order, or `out` where it is given (C-contiguous,
+of the result's shape and dtype; only all_reduce allows `out is x`).  A group of one member communicates nothing.
+
+Bits: every member receives equal bits.  Gathers copy; MPI promises identical results of Allreduce on all members (MPI
+4.0, section 6.9.6), and the reductions that `reductions` does itself are computed once and then distributed, or by all
+members in the same order from the same bytes.
+
+Ranks, roots and peers are positions in the group.  Wrong arguments raise InternalError: callers check types before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mpiarray.comm import datatypes, stats, watch
+from mpiarray.comm.exchange import exchange_blocks
+from mpiarray.comm.groups import Group
+from mpiarray.comm.reductions import ordered_all_reduce, ordered_reduce_scatter, result_like
+from mpiarray.config import config
+from mpiarray.errors import InternalError
+
+_TAG_PERMUTE = 2
+_PACK_BYTES = 2**20
+"""Blocks up to this size are packed and unpacked whole where a dimension other than the first is concerned; larger ones
+are exchanged in pieces, straight out of the block and into the result."""
+
+
+def all_reduce(group: Group, x: np.ndarray, op: str = "sum", *, out: np.ndarray | None = None) -> np.ndarray:
+    """The members' blocks combined elementwise by `op` ('sum' 'prod' 'max' 'min' 'and' 'or' 'xor'), on every member.
+
+    Floats of 16 bits and fewer are added in float32 and rounded once; NaN wins in max and min; integers wrap around.
+    """
+    if stats.active or config.check:
+        return watch.run("all_reduce", group, x, (op,), lambda: _all_reduce(group, x, op, out))
+    return _all_reduce(group, x, op, out)
+
+
+def all_gather(
+    group: Group, x: np.ndarray, dim: int = 0, tiled: bool = True, *, out: np.ndarray | None = None
+) -> np.ndarray:
+    """All blocks in group order: concatenated along `dim` if tiled, else stacked along a new dimension `dim`."""
+    if stats.active or config.check:
+        return watch.run("all_gather", group, x, (dim, tiled), lambda: _all_gather(group, x, dim, tiled, out))
+    return _all_gather(group, x, dim, tiled, out)
+
+
+def reduce_scatter(
+    group: Group, x: np.ndarray, dim: int = 0, op: str = "sum", tiled: bool = True, *, out: np.ndarray | None = None
+) -> np.ndarray:
+    """This rank's part of the combined blocks: the k-th of n equal parts along `dim` if tiled, else index k of `dim`.
+
+    The size of `dim` must be divisible by the size of the group (tiled) or equal to it.
+    """
+    if stats.active or config.check:
+        return watch.run(
+            "reduce_scatter", group, x, (dim, op, tiled), lambda: _reduce_scatter(group, x, dim, op, tiled, out)
+        )
+    return _reduce_scatter(group, x, dim, op, tiled, out)
+
+
+def all_to_all(
+    group: Group, x: np.ndarray, split: int, concat: int, tiled: bool = True, *, out: np.ndarray | None = None
+) -> np.ndarray:
+    """Part k of every block, cut along `split`, joined along `concat` in group order, on the member at position k.
+
+    Untiled, `split` has the size of the group and disappears, and a dimension appears at `concat` (counted after that).
+    """
+    if stats.active or config.check:
+        return watch.run(
+            "all_to_all", group, x, (split, concat, tiled), lambda: _all_to_all(group, x, split, concat, tiled, out)
+        )
+    return _all_to_all(group, x, split, concat, tiled, out)
+
+
+def permute(
+    group: Group,
+    x: np.ndarray,
+    perm: Sequence[tuple[int, int]],
+    shape_dtype: tuple[tuple[int, ...], np.dtype] | None = None,
+    *,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """The block of `source` on `target` for each (source, target) of `perm`; zeros where no source sends.
+
+    Sources and targets must be unique; members without a partner call too.  `shape_dtype` gives the result's shape and
+    dtype where they are not those of `x`.
+    """
+    perm = tuple(perm)
+    if stats.active or config.check:
+        return watch.run("permute", group, x, perm, lambda: _permute(group, x, perm, shape_dtype, out))
+    return _permute(group, x, perm, shape_dtype, out)
+
+
+def broadcast(
+    group: Group,
+    x: np.ndarray | None,
+    root: int = 0,
+    shape_dtype: tuple[tuple[int, ...], np.dtype] | None = None,
+    *,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """The block of the member at position `root`, on every member.
+
+    Elsewhere `x` only tells shape and dtype, and may be None where `shape_dtype` or `out` does.
+    """
+    if stats.active or config.check:
+        return watch.run("broadcast", group, x, (root,), lambda: _broadcast(group, x, root, shape_dtype, out))
+    return _broadcast(group, x, root, shape_dtype, out)
+
+
+def gather_to(group: Group, x: np.ndarray, root: int = 0) -> np.ndarray | None:
+    """All blocks stacked along a new first dimension on the member at position `root`; None elsewhere."""
+    if stats.active or config.check:
+        return watch.run("gather", group, x, (root,), lambda: _gather_to(group, x, root))
+    return _gather_to(group, x, root)
+
+
+def all_gather_varied(
+    group: Group, x: np.ndarray | None, shapes: Sequence[tuple[int, ...]], dtype: np.dtype
+) -> list[np.ndarray]:
+    """The block of each member, of shape `shapes[position]`, on every member: blocks of different shapes or none.
+
+    `x` may be None where this rank's shape has no elements.  The results are views of one buffer.
+    """
+    if stats.active or config.check:
+        return watch.run("all_gather", group, x, ("varied",), lambda: _all_gather_varied(group, x, shapes, dtype))
+    return _all_gather_varied(group, x, shapes, dtype)
+
+
+def exchange(
+    group: Group, sends: Sequence[tuple[int, np.ndarray]], recvs: Sequence[tuple[int, np.ndarray]]
+) -> None:
+    """Send blocks to peers and receive blocks from peers, in place, whatever the strides of either side.
+
+    sends: (position, block).  recvs: (position, block to fill).  The n-th block sent to a peer is the n-th that it
+    receives from this rank: same shape, same item size.  Blocks for this rank itself are copied.  Strided blocks are
+    packed piece by piece, with at most `config.exchange_bytes` of buffers; contiguous ones are not copied.  Members
+    that neither send nor receive may stay away, unless MPIARRAY_CHECK is on.
+    """
+    if stats.active or config.check:
+        watch.run(
+            "exchange", group, None, (), lambda: exchange_blocks(group, sends, recvs),
+            nbytes=sum(block.nbytes for peer, block in sends if peer != group.rank),
+        )  # fmt: skip
+    else:
+        exchange_blocks(group, sends, recvs)
+
+
+def _all_reduce(group: Group, x: np.ndarray, op: str, out: np.ndarray | None) -> np.ndarray:
+    comm = group.comm
+    dtype = x.dtype
+    if out is None:
+        result = np.empty(x.shape, dtype)
+    else:
+        result = result_like(out, x.shape, dtype, "all_reduce")
+    if comm is None:
+        if result is not x:
+            np.copyto(result, x)
+        return result
+    native = datatypes.native(op, dtype)
+    if not x.flags.c_contiguous:
+        x = x.copy(order="C")
+    if native is None or (config.deterministic and datatypes.depends_on_order(op, dtype)):
+        ordered_all_reduce(group, x, op, result)
+        return result
+    datatype, reduction = native
+    count = x.size
+    if count > datatypes.MAX_COUNT:
+        return _all_reduce_large(comm, x, result, datatype, reduction)
+    if x is result:
+        comm.Allreduce(datatypes.IN_PLACE, (result, count, datatype), reduction)
+    else:
+        comm.Allreduce((x, count, datatype), (result, count, datatype), reduction)
+    return result
+
+
+def _all_reduce_large(comm: Any, x: np.ndarray, result: np.ndarray, datatype: Any, reduction: Any) -> np.ndarray:
+    """More elements than an MPI count can say: one Allreduce after the other."""
+    source, target = x.reshape(-1), result.reshape(-1)
+    for start in range(0, x.size, datatypes.PIECE):
+        part = target[start : start + datatypes.PIECE]
+        given = datatypes.IN_PLACE if x is result else (source[start : start + datatypes.PIECE], part.size, datatype)
+        comm.Allreduce(given, (part, part.size, datatype), reduction)
+    return result
+
+
+def _all_gather(group: Group, x: np.ndarray, dim: int, tiled: bool, out: np.ndarray | None) -> np.ndarray:
+    n, shape = group.size, x.shape
+    dim = _position(dim, x.ndim + (not tiled), "all_gather")
+    if tiled:
+        full = (*shape[:dim], shape[dim] * n, *shape[dim + 1 :])
+    else:
+        full = (*shape[:dim], n, *shape[dim:])
+    result = np.empty(full, x.dtype) if out is None else result_like(out, full, x.dtype, "all_gather")
+    if group.comm is None:
+        np.copyto(result, x.reshape(full))
+        return result
+    before = math.prod(shape[:dim])
+    if before == 1:
+        return _gather_direct(group, x, result)
+    if x.nbytes > _PACK_BYTES:
+        size = shape[dim] if tiled else 0
+        parts = [(peer, _part(result, dim, peer, size)) for peer in range(n)]
+        exchange_blocks(group, [(peer, x) for peer in range(n)], parts)
+        return result
+    rows = _gather_direct(group, x, np.empty((n, before, x.size // max(before, 1)), x.dtype))
+    np.copyto(result.reshape(before, n, rows.shape[2]), rows.transpose(1, 0, 2))
+    return result
+
+
+def _gather_direct(group: Group, x: np.ndarray, result: np.ndarray) -> np.ndarray:
+    """Allgather into a result whose memory is the blocks one after the other."""
+    if not x.flags.c_contiguous:
+        x = x.copy(order="C")
+    group.comm.Allgather(datatypes.wire(x), datatypes.wire(result, group.size))
+    return result
+
+
+def _reduce_scatter(
+    group: Group, x: np.ndarray, dim: int, op: str, tiled: bool, out: np.ndarray | None
+) -> np.ndarray:
+    n, shape, dtype = group.size, x.shape, x.dtype
+    dim = _position(dim, x.ndim, "reduce_scatter")
+    part = _part_shape(shape, dim, n, tiled, "reduce_scatter")
+    result = np.empty(part, dtype) if out is None else result_like(out, part, dtype, "reduce_scatter")
+    if group.comm is None:
+        np.copyto(result, x.reshape(part))
+        return result
+    packed = _pack(x, dim, n)
+    native = datatypes.native(op, dtype)
+    if native is None or (config.deterministic and datatypes.depends_on_order(op, dtype)):
+        ordered_reduce_scatter(group, packed, op, result)
+        return result
+    datatype, reduction = native
+    if packed.size <= datatypes.MAX_COUNT:
+        count = result.size  # of one part, also for the block that is handed in
+        group.comm.Reduce_scatter_block((packed, count, datatype), (result, count, datatype), reduction)
+        return result
+    target, rows = result.reshape(-1), packed.reshape(n, -1)
+    step = datatypes.PIECE // n
+    for start in range(0, target.size, step):
+        piece = np.ascontiguousarray(rows[:, start : start + step])
+        part_of = target[start : start + step]
+        group.comm.Reduce_scatter_block((piece, part_of.size, datatype), (part_of, part_of.size, datatype), reduction)
+    return result
+
+
+def _all_to_all(
+    group: Group, x: np.ndarray, split: int, concat: int, tiled: bool, out: np.ndarray | None
+) -> np.ndarray:
+    n = group.size
+    split = _position(split, x.ndim, "all_to_all")
+    part = _part_shape(x.shape, split, n, tiled, "all_to_all")
+    concat = _position(concat, len(part) + (not tiled), "all_to_all")
+    if tiled:
+        full = (*part[:concat], part[concat] * n, *part[concat + 1 :])
+    else:
+        full = (*part[:concat], n, *part[concat:])
+    result = np.empty(full, x.dtype) if out is None else result_like(out, full, x.dtype, "all_to_all")
+    if group.comm is None:
+        np.copyto(result, x.reshape(full))
+        return result
+    before = math.prod(part[:concat])
+    direct = before == 1 and math.prod(x.shape[:split]) == 1 and x.flags.c_contiguous
+    if x.nbytes > _PACK_BYTES and not direct:
+        given, wanted = (part[split], part[concat]) if tiled else (0, 0)
+        sends = [(peer, _part(x, split, peer, given)) for peer in range(n)]
+        exchange_blocks(group, sends, [(peer, _part(result, concat, peer, wanted)) for peer in range(n)])
+        return result
+    packed = _pack(x, split, n)
+    if before == 1:
+        group.comm.Alltoall(datatypes.wire(packed, n), datatypes.wire(result, n))
+        return result
+    rows = np.empty((n, before, math.prod(part[concat:])), x.dtype)
+    group.comm.Alltoall(datatypes.wire(packed, n), datatypes.wire(rows, n))
+    np.copyto(result.reshape(before, n, rows.shape[2]), rows.transpose(1, 0, 2))
+    return result
+
+
+def _permute(
+    group: Group,
+    x: np.ndarray,
+    perm: tuple[tuple[int, int], ...],
+    shape_dtype: tuple[tuple[int, ...], np.dtype] | None,
+    out: np.ndarray | None,
+) -> np.ndarray:
+    shape, dtype = (x.shape, x.dtype) if shape_dtype is None else shape_dtype
+    me, source, target = group.rank, -1, -1
+    for sender, receiver in perm:
+        if sender == me:
+            target = receiver
+        if receiver == me:
+            source = sender
+    result = np.empty(shape, dtype) if out is None else result_like(out, shape, dtype, "permute")
+    if source < 0:
+        result[...] = np.zeros((), dtype)
+    if target == me:
+        np.copyto(result, x)
+    elif source >= 0 or target >= 0:
+        if not x.flags.c_contiguous:
+            x = x.copy(order="C")
+        given = datatypes.wire(x) if target >= 0 else None
+        wanted = datatypes.wire(result) if source >= 0 else None
+        nobody = datatypes.PROC_NULL
+        group.comm.Sendrecv(
+            given, target if target >= 0 else nobody, _TAG_PERMUTE,
+            wanted, source if source >= 0 else nobody, _TAG_PERMUTE,
+        )  # fmt: skip
+    return result
+
+
+def _broadcast(
+    group: Group,
+    x: np.ndarray | None,
+    root: int,
+    shape_dtype: tuple[tuple[int, ...], np.dtype] | None,
+    out: np.ndarray | None,
+) -> np.ndarray:
+    like = x if x is not None else out
+    if like is None and shape_dtype is None:
+        raise InternalError("broadcast: this rank knows neither shape nor dtype of the block")
+    shape, dtype = shape_dtype if like is None else (like.shape, like.dtype)  # type: ignore[misc]
+    result = np.empty(shape, dtype) if out is None else result_like(out, shape, dtype, "broadcast")
+    if group.rank == root and x is not result:
+        if x is None:
+            raise InternalError("broadcast: the root has no block")
+        np.copyto(result, x)
+    if group.comm is not None:
+        group.comm.Bcast(datatypes.wire(result), root)
+    return result
+
+
+def _gather_to(group: Group, x: np.ndarray, root: int) -> np.ndarray | None:
+    if group.comm is None:
+        return x.reshape(1, *x.shape).copy(order="C")
+    if not x.flags.c_contiguous:
+        x = x.copy(order="C")
+    result = np.empty((group.size, *x.shape), x.dtype) if group.rank == root else None
+    group.comm.Gather(datatypes.wire(x), None if result is None else datatypes.wire(result, group.size), root)
+    return result
+
+
+def _all_gather_varied(
+    group: Group, x: np.ndarray | None, shapes: Sequence[tuple[int, ...]], dtype: np.dtype
+) -> list[np.ndarray]:
+    sizes = [math.prod(shape) for shape in shapes]
+    ends = np.cumsum([0, *sizes]).tolist()
+    whole = np.empty(ends[-1], dtype)
+    parts = [whole[ends[n] : ends[n + 1]].reshape(shape) for n, shape in enumerate(shapes)]
+    if x is None:
+        x = np.empty(shapes[group.rank], dtype)
+    if x.shape != tuple(shapes[group.rank]) or x.dtype != dtype:
+        raise InternalError(f"all_gather_varied: block {x.dtype}{x.shape}, promised {dtype}{shapes[group.rank]}")
+    if group.comm is None:
+        np.copyto(parts[0], x)
+        return parts
+    if not x.flags.c_contiguous:
+        x = x.copy(order="C")
+    if ends[-1] > datatypes.MAX_COUNT:
+        exchange_blocks(group, [(peer, x) for peer in range(group.size)], list(enumerate(parts)))
+        return parts
+    buffer, _, datatype = datatypes.wire(whole)
+    group.comm.Allgatherv(datatypes.wire(x), (buffer, sizes, ends[:-1], datatype))
+    return parts
+
+
+def _position(dim: int, ndim: int, where: str) -> int:
+    if not -ndim <= dim < ndim:
+        raise InternalError(f"{where}: dimension {dim} of a block with {ndim} dimensions")
+    return dim % ndim
+
+
+def _part_shape(shape: tuple[int, ...], dim: int, n: int, tiled: bool, where: str) -> tuple[int, ...]:
+    """Shape of one of n parts along `dim`: a slice of it if tiled, else one index."""
+    if tiled:
+        if shape[dim] % n:
+            raise InternalError(f"{where}: size {shape[dim]} of dimension {dim} is not divisible by {n} members")
+        return (*shape[:dim], shape[dim] // n, *shape[dim + 1 :])
+    if shape[dim] != n:
+        raise InternalError(f"{where}: size {shape[dim]} of dimension {dim} is not the number of members, {n}")
+    return shape[:dim] + shape[dim + 1 :]
+
+
+def _part(x: np.ndarray, dim: int, k: int, size: int) -> np.ndarray:
+    """A view of part k of x along `dim`: `size` long, or index k of it for size 0 (untiled)."""
+    before: Any = (slice(None),) * dim
+    return x[(*before, slice(k * size, (k + 1) * size) if size else k)]
+
+
+def _pack(x: np.ndarray, dim: int, n: int) -> np.ndarray:
+    """The n parts along `dim` one after the other in memory; x itself where they are so already."""
+    before = math.prod(x.shape[:dim])
+    if before == 1 and x.flags.c_contiguous:
+        return x
+    shape = x.shape
+    cut = x.reshape(*shape[:dim], n, shape[dim] // n, *shape[dim + 1 :])
+    return np.moveaxis(cut, dim, 0).copy(order="C")
