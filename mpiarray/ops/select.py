@@ -1,0 +1,181 @@
+"""Choosing between values elementwise: `select_n` and `clamp`; and what passes values on unchanged.
+
+Selection is strict where arithmetic is not: all cases must have one sharding, because a case that is replicated
+where another is sharded most often is a mistake (sharding_rules.md 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mpiarray.core.op import Linear, Op, Out, Zero, define, pass_through
+from mpiarray.core.plan import Plan, dims_of, entry, spec_from
+from mpiarray.core.value import aval_of
+from mpiarray.errors import ShardingTypeError
+from mpiarray.ops.bits import and_
+from mpiarray.ops.common import const_like, same_dtype
+from mpiarray.ops.comparison import gt, lt
+from mpiarray.ops.elementwise import NOT_LINEAR, match, same_shape_batch, unary
+from mpiarray.ops.linear import by_argument, full_of, instantiate, tangent_aval
+from mpiarray.ops.partial_sums import refuse_unreduced, select_sums
+from mpiarray.types import dtypes
+from mpiarray.types.aval import ShapedArray
+
+# -- select_n ---------------------------------------------------------------------------------------
+
+
+def _select_type(which: ShapedArray, *cases: ShapedArray) -> Out:
+    if not cases:
+        raise TypeError("select_n: needs at least one case")
+    if not (dtypes.is_bool(which.dtype) or which.dtype == np.int32):
+        raise TypeError(f"select_n: `which` must be bool or int32, got {which.str_short()}")
+    if dtypes.is_bool(which.dtype) and len(cases) > 2:
+        raise TypeError(f"select_n: a bool `which` chooses between two cases, got {len(cases)}; use an int32 `which`")
+    if any(c.shape != cases[0].shape for c in cases):
+        raise TypeError(f"select_n: cases must have the same shapes, got {', '.join(c.str_short() for c in cases)}")
+    if which.ndim and which.shape != cases[0].shape:
+        raise TypeError(
+            f"select_n: `which` must be scalar or have the same shape as cases, got {which.str_short()} and {cases[0].str_short()}"
+        )
+    return Out(cases[0].shape, same_dtype("select_n", cases), all(c.weak_type for c in cases))
+
+
+def _spec_text(a: ShapedArray) -> str:
+    return f"P({', '.join(repr(entry(e)) for e in dims_of(a))})"
+
+
+def _select_plan(avals: tuple[ShapedArray, ...]) -> Plan:
+    which, *cases = avals
+    dims = dims_of(cases[0])
+    hint = "Use `jax.reshard` to bring them to one sharding, or `jax.sharding.auto_axes`."
+    if any(dims_of(c) != dims for c in cases):
+        shown = ", ".join(_spec_text(c) for c in cases)
+        raise ShardingTypeError(
+            f"select_n: select cases must have the same shardings, got [{shown}] for {', '.join(c.short() for c in cases)}. {hint}"
+        )
+    if which.ndim and dims_of(which) != dims:
+        raise ShardingTypeError(
+            f"select_n: select `which` must be scalar or have the same sharding as cases, got {which.short()} and {cases[0].short()}. {hint}"
+        )
+    spec = spec_from(dims)
+    return Plan((which.sharding.spec, *(spec,) * len(cases)), (spec,))
+
+
+def _select_impl(which: Any, *cases: Any) -> Any:
+    if len(cases) == 2:
+        return np.where(which if which.dtype == np.bool_ else np.greater(which, 0), cases[1], cases[0])
+    out = cases[0]
+    for k, case in enumerate(cases[1:], 1):
+        out = np.where(np.greater_equal(which, k), case, out)
+    return out
+
+
+def _select_jvp(op: Op, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    out = op(*primals)
+    if all(isinstance(t, Zero) for t in tangents[1:]):
+        return out, Zero(tangent_aval(out.aval))
+    return out, op(primals[0], *(instantiate(t) for t in tangents[1:]))
+
+
+def _select_transpose(op: Op, ct: Any, which: Any, *cases: Any) -> list[Any]:
+    zero = full_of(aval_of(ct), 0)
+    out: list[Any] = [None]
+    for k, case in enumerate(cases):
+        out.append(
+            op(which, *(ct if i == k else zero for i in range(len(cases)))) if isinstance(case, Linear) else None
+        )
+    return out
+
+
+select_n = define(
+    "select_n",
+    type_rule=_select_type,
+    plan=_select_plan,
+    impl=_select_impl,
+    jvp=_select_jvp,
+    transpose=_select_transpose,
+    batch=same_shape_batch(1),
+    partial_sums=select_sums,
+    hlo_name="select",
+)
+
+
+def where(mask: Any, yes: Any, no: Any, aval: ShapedArray) -> Any:
+    """`yes` where `mask`, else `no`: each a scalar or an array that broadcasts to the shape of `aval`, and takes its sharding."""
+    return select_n(match(mask, aval), match(no, aval), match(yes, aval))
+
+
+# -- clamp ------------------------------------------------------------------------------------------
+
+
+def _clamp_type(low: ShapedArray, x: ShapedArray, high: ShapedArray) -> Out:
+    dtype = same_dtype("clamp", (low, x, high))
+    if dtypes.is_complex(dtype) or dtypes.is_key(dtype):
+        raise TypeError(f"clamp does not accept dtype {dtype}: it has no order")
+    for name, bound in (("min", low), ("max", high)):
+        if bound.ndim and bound.shape != x.shape:
+            raise TypeError(
+                f"clamp requires {name}.shape == operand.shape or {name}.shape == (), got {bound.str_short()} and {x.str_short()}"
+            )
+    return Out(x.shape, dtype, low.weak_type and x.weak_type and high.weak_type)
+
+
+def _clamp_plan(avals: tuple[ShapedArray, ...]) -> Plan:
+    low, x, high = avals
+    spec = spec_from(dims_of(x))
+    return Plan(tuple(spec if a.ndim else a.sharding.spec for a in (low, x, high)), (spec,))
+
+
+clamp = define(
+    "clamp",
+    type_rule=_clamp_type,
+    plan=_clamp_plan,
+    impl=lambda low, x, high: np.minimum(np.maximum(x, low), high),
+    jvp=by_argument(
+        lambda t, out, low, x, high: where(gt(low, x), t, const_like(out, 0), out.aval),
+        lambda t, out, low, x, high: where(and_(gt(x, low), lt(x, high)), t, const_like(out, 0), out.aval),
+        lambda t, out, low, x, high: where(lt(high, x), t, const_like(out, 0), out.aval),
+    ),
+    transpose=NOT_LINEAR,
+    batch=same_shape_batch(1),
+    partial_sums=refuse_unreduced,
+)
+
+# -- values unchanged -------------------------------------------------------------------------------
+
+stop_gradient_op = unary("stop_gradient", "bifck", lambda x: x, None, hlo_name="copy")
+
+
+def stop_gradient(x: Any) -> Any:
+    """`x`, with derivative zero.  Integers and bool, which have none, are returned as they are."""
+    return stop_gradient_op(x) if dtypes.is_inexact(aval_of(x).dtype) else x
+
+
+def _barrier_jvp(op: Op, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    outs = op(*primals)
+    live = [k for k, t in enumerate(tangents) if not isinstance(t, Zero)]
+    passed = dict(zip(live, op(*(tangents[k] for k in live)))) if live else {}
+    return outs, [passed.get(k, Zero(tangent_aval(o.aval))) for k, o in enumerate(outs)]
+
+
+def _barrier_transpose(op: Op, cts: Sequence[Any], *args: Any) -> list[Any]:
+    live = [k for k, c in enumerate(cts) if not isinstance(c, Zero)]
+    passed = dict(zip(live, op(*(cts[k] for k in live)))) if live else {}
+    return [passed.get(k, Zero(cts[k].aval)) if isinstance(a, Linear) else None for k, a in enumerate(args)]
+
+
+optimization_barrier = define(
+    "optimization_barrier",
+    type_rule=lambda *xs: [Out(x.shape, x.dtype, x.weak_type) for x in xs],
+    plan=lambda avals: Plan(tuple(spec_from(dims_of(a)) for a in avals), tuple(spec_from(dims_of(a)) for a in avals)),
+    impl=lambda *xs: xs,
+    jvp=_barrier_jvp,
+    transpose=_barrier_transpose,
+    batch=lambda op, axis, args, dims: (op(*args), list(dims)),
+    multiple_results=True,
+    partial_sums=pass_through,
+    hlo_name="opt-barrier",
+)
