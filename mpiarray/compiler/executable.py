@@ -100,10 +100,11 @@ class Executable:
 
 def _described(step: Run, eqn: Eqn) -> Run:
     """A step that tells the watch what it is doing, for messages about who waits where."""
-    text = f"{eqn.op.name} {' '.join(v.aval.short() for v in eqn.invars)}"
+    where = f" at {eqn.source}" if eqn.source else ""
+    text = f"{eqn.op.name}({', '.join(v.aval.short() for v in eqn.invars)}){where}"
 
     def run(*blocks: Any) -> Any:
-        watch.describe(text, eqn.source)
+        watch.describe(text)
         return step(*blocks)
 
     return run

@@ -1,0 +1,1 @@
+"""numpy's functions on sharded arrays."""

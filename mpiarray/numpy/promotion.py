@@ -1,0 +1,139 @@
+"""What `mpiarray.numpy` does to operands before it binds an op: refuse what is no array, promote dtypes, broadcast ranks.
+
+Below this layer nothing is implicit: lax is strict about dtypes and ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mpiarray.core.trace import state
+from mpiarray.core.value import Literal, Value, aval_of, literal
+from mpiarray.errors import ShardingTypeError
+from mpiarray.ops.linear import broadcast_in_dim, convert_element_type
+from mpiarray.types import dtypes
+from mpiarray.types.aval import ShapedArray
+from mpiarray.types.partition_spec import PartitionSpec as P
+from mpiarray.types.sharding import NamedSharding, check_spec, divisible_or_raise
+
+ARRAY_LIKE = (Value, np.ndarray, np.generic, bool, int, float, complex)
+
+
+def check_arraylike(name: str, *args: Any) -> None:
+    """Raise TypeError unless every argument is an array, a numpy array or a scalar: lists and tuples are refused, as in JAX."""
+    for i, x in enumerate(args):
+        if not isinstance(x, ARRAY_LIKE) and not hasattr(x, "__jax_array__"):
+            raise TypeError(f"{name} requires ndarray or scalar arguments, got {type(x)} at position {i}. Convert it with `jnp.array` first.")
+
+
+def cast(x: Any, dtype: Any, weak_type: bool = False) -> Any:
+    """`x` as `dtype`; host scalars become literals, and nothing is bound when it is that already."""
+    if dtypes.is_python_scalar(x):
+        return literal(dtypes.scalar_array(x, dtype) if isinstance(x, int) else x, dtype, weak_type)
+    aval = aval_of(x)
+    if aval.dtype == dtype and aval.weak_type == weak_type:
+        return x
+    if not isinstance(x, Value) and aval.ndim == 0:
+        return literal(x, dtype, weak_type)
+    if isinstance(x, Literal):
+        return literal(x.val, dtype, weak_type)
+    return convert_element_type(x, new_dtype=dtype, weak_type=weak_type)
+
+
+def promote_dtypes(*args: Any) -> list[Any]:
+    """The operands in their common dtype (weak when all are)."""
+    dtype, weak = dtypes.result_pair(*(_pair(a) for a in args))
+    return [cast(a, dtype, weak and aval_of(a).weak_type or (weak and dtypes.is_python_scalar(a))) for a in args]
+
+
+def _pair(x: Any) -> Any:
+    if dtypes.is_python_scalar(x):
+        return x
+    a = aval_of(x)
+    return (a.dtype, a.weak_type)
+
+
+def promote_inexact(*args: Any) -> list[Any]:
+    """The operands in their common floating or complex dtype: ints and bools become floats."""
+    dtype, weak = dtypes.result_pair(*(_pair(a) for a in args))
+    if not dtypes.is_inexact(dtype):
+        dtype = dtypes.to_inexact(dtype)
+    return [cast(a, dtype, weak) for a in args]
+
+
+def promote_ranks(name: str, *args: Any) -> list[Any]:
+    """Operands of one rank: leading dims of size 1 are added; scalars stay scalars.
+
+    Raises ValueError where shapes of different rank do not broadcast.
+    """
+    ndims = [np.ndim(a) if not isinstance(a, Value) else a.aval.ndim for a in args]
+    most = max(ndims)
+    if all(n in (0, most) for n in ndims):
+        return list(args)
+    shapes = [aval_of(a).shape for a in args]
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ValueError(f"{name}: Incompatible shapes for broadcasting: {', '.join(map(str, shapes))}") from None
+    return [a if n in (0, most) else add_leading(a, most - n) for a, n in zip(args, ndims)]
+
+
+def add_leading(x: Any, count: int) -> Any:
+    aval = aval_of(x)
+    shape = (1,) * count + aval.shape
+    return broadcast_in_dim(x, shape=shape, broadcast_dimensions=tuple(range(count, len(shape))), sharding=None)
+
+
+def promote(name: str, *args: Any) -> list[Any]:
+    """Operands of one dtype and one rank."""
+    check_arraylike(name, *args)
+    return promote_ranks(name, *promote_dtypes(*args))
+
+
+def promote_to_inexact(name: str, *args: Any) -> list[Any]:
+    check_arraylike(name, *args)
+    return promote_ranks(name, *promote_inexact(*args))
+
+
+def out_sharding(given: Any, shape: Sequence[int], name: str) -> NamedSharding | None:
+    """A user's `out_sharding=` as a sharding parameter: on the abstract mesh, padded to the rank, checked.
+
+    Raises TypeError for what is no spec or NamedSharding; ValueError for a missing mesh, Auto or Manual axes, sizes that do not divide.
+    """
+    if given is None:
+        return None
+    context = state.abstract_mesh
+    if isinstance(given, P):
+        if context.empty:
+            raise ValueError(f"{name}: a PartitionSpec as out_sharding needs a mesh: got {given} and you are not under a mesh context. Use `jax.set_mesh`.")
+        mesh, spec = context, given
+    elif isinstance(given, NamedSharding):
+        mesh, spec = given.mesh.abstract_mesh, given.spec
+        if not context.empty and not mesh.same_axes(context):
+            raise ValueError(f"Context mesh {context} should match the mesh of sharding {mesh} passed to {name}")
+        mesh = mesh if context.empty else context
+    else:
+        raise TypeError(f"`out_sharding` argument of {name} only supports instances of `NamedSharding` or `PartitionSpec`. Got {given!r} of type {type(given)}")
+    ndim = len(shape)
+    check_spec(mesh, spec, where=f"{name}: ")
+    if len(spec.dims) > ndim:
+        hint = " For scalars the spec should be P()." if ndim == 0 else ""
+        raise ValueError(f"{name}: spec {spec} is only valid for values of rank at least {len(spec.dims)}, but was applied to a value of rank {ndim}.{hint}")
+    bad = [a for axes in spec.dims for a in (axes if isinstance(axes, tuple) else ()) if a not in mesh.explicit_axes]
+    if bad:
+        raise ValueError(
+            f"PartitionSpec {spec} passed to {name} cannot contain axis names that are of type Auto or Manual: {bad} in mesh {mesh}. "
+            "On Auto axes use `jax.lax.with_sharding_constraint`."
+        )
+    sharding = NamedSharding(mesh, spec.padded(ndim))
+    divisible_or_raise(shape, sharding, where=f"{name}: ")
+    return sharding
+
+
+def replicated_or_raise(name: str, aval: ShapedArray, why: str) -> None:
+    """Raise ShardingTypeError unless no dim is sharded."""
+    if any(aval.dims):
+        raise ShardingTypeError(f"{name}: {why}, got {aval.str_short()}. Use `jax.reshard(x, P())` first or `jax.sharding.auto_axes`.")

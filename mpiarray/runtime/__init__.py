@@ -1,0 +1,1 @@
+"""Arrays of real blocks: evaluation of ops, placement, reading, printing."""
