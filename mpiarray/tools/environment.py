@@ -37,10 +37,20 @@ THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "PALS_RANKID")
+RANK_VARIABLES = ("MPIARRAY_RUN_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "PALS_RANKID")
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 # what a launcher leaves in the environment of its ranks: a job started from inside a job must not inherit it
-JOB_PREFIXES = ("PMIX_", "PMI_", "OMPI_COMM_WORLD_", "OMPI_WORLD_", "PRTE_LAUNCHED", "HYDI_", "HYDRA_", "MPI_LOCAL")
+JOB_PREFIXES = (
+    "MPIARRAY_RUN_",
+    "PMIX_",
+    "PMI_",
+    "OMPI_COMM_WORLD_",
+    "OMPI_WORLD_",
+    "PRTE_LAUNCHED",
+    "HYDI_",
+    "HYDRA_",
+    "MPI_LOCAL",
+)
 JOB_NAMES = (
     "OMPI_UNIVERSE_SIZE",
     "OMPI_NUM_APP_CTX",
@@ -324,7 +334,7 @@ def job_family(environ: Mapping[str, str] = os.environ) -> str | None:
     """The family of the launcher that started this process, from what it left in the environment; None: not plain."""
     if "OMPI_COMM_WORLD_RANK" in environ:
         return "openmpi"
-    if "PMI_RANK" in environ and "PMI_FD" in environ:
+    if "PMI_RANK" in environ and "PMI_FD" in environ and "SLURM_PROCID" not in environ:
         return "mpich"
     return None
 

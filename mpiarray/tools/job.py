@@ -2,8 +2,8 @@
 
 Apart from `run`, which reads options and builds the command. A job knows nothing of MPI families: it sees a process
 (the MPI launcher) and the pipes that `rank.py` writes into (one per rank and stream, and one for reports). A rank's
-failure, a time limit, ctrl-C and a closed terminal all lead to the same end: the launcher is told to stop, and what still runs
-after a grace period is killed, found by the job's folder in its environment.
+failure, a time limit, ctrl-C and a closed terminal all lead to the same end: the launcher is told to stop, and what
+still runs after a grace period is killed, found by the job's folder in its environment.
 """
 
 from __future__ import annotations

