@@ -18,8 +18,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -88,11 +88,16 @@ class Exchange(Step):
     itemsize: int
     source: Placement
     target: Placement
-    buffer: int = field(default=64 << 20)
+    buffer: int = 64 << 20
 
     def members(self) -> tuple[int, ...]:
         """Sorted ids of the devices that must take part."""
         return tuple(sorted({*self.source.ids, *self.target.ids}))
+
+    @cached_property
+    def place(self) -> dict[int, int]:
+        """Device id -> its position in `members()`."""
+        return {device: k for k, device in enumerate(self.members())}
 
     def for_rank(self, device: int) -> RankTable:
         """What the device with this id sends, receives and copies."""
@@ -106,8 +111,7 @@ class Exchange(Step):
 def _rank_table(exchange: Exchange, device: int) -> RankTable:
     """for_rank, kept: a plan is executed many times."""
     source, target, shape = exchange.source, exchange.target, exchange.shape
-    members = exchange.members()
-    place = {peer: k for k, peer in enumerate(members)}
+    place = exchange.place
     events: dict[tuple[int, int], list[Transfer | None]] = {}
     copies: list[tuple[Box, Box]] = []
     source_shape = target_shape = None
@@ -121,7 +125,7 @@ def _rank_table(exchange: Exchange, device: int) -> RankTable:
             if holder == device:
                 copies.append((_within(box, source.box(device, shape)), inner))
                 continue
-            distance = (place[device] - place[holder]) % len(members)
+            distance = (place[device] - place[holder]) % len(place)
             for k, piece in enumerate(_pieces(inner, exchange)):
                 events.setdefault((distance, k), [None, None])[1] = Transfer(holder, piece)
         covered = filled == math.prod(target_shape)
@@ -129,7 +133,7 @@ def _rank_table(exchange: Exchange, device: int) -> RankTable:
         source_shape = source.block_shape(shape)
         for receiver, box in _outgoing(exchange, device):
             inner = _within(box, source.box(device, shape))
-            distance = (place[receiver] - place[device]) % len(members)
+            distance = (place[receiver] - place[device]) % len(place)
             for k, piece in enumerate(_pieces(inner, exchange)):
                 events.setdefault((distance, k), [None, None])[0] = Transfer(receiver, piece)
     rounds = tuple(Round(*events[key]) for key in sorted(events))

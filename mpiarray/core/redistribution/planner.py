@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+from mpiarray.config import config
 from mpiarray.core.redistribution.exchange import Exchange, Traffic, exchange_traffic, permutation
 from mpiarray.core.redistribution.placement import Placement, common_mesh, same_data
 from mpiarray.core.redistribution.search import Move, Problem, Reorder, edge_memory, edge_traffic, search
@@ -27,8 +28,6 @@ from mpiarray.errors import IndivisibleError, InternalError
 from mpiarray.types.mesh import Mesh
 from mpiarray.types.partition_spec import UNCONSTRAINED
 from mpiarray.types.sharding import SingleDeviceSharding
-
-BUFFER = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,8 @@ class Redistribution:
     bytes_moved, messages: received by the busiest rank of each step, summed over the steps (they follow each other),
         by the usual algorithms. bytes_sent: the same for what is sent.
     peak_bytes: the largest sum of blocks and message buffer on a rank, source block included throughout.
-    bound_bytes: what peak_bytes should not pass: source block + target block + message buffer.
-    reason: why it does, '' if it does not.
+    bound_bytes: source block + target block + message buffer of the rank for which that is most.
+    reason: why a rank must pass its bound, '' if none does.
     """
 
     shape: tuple[int, ...]
@@ -96,15 +95,16 @@ def plan(
       shape: of the global array.
       itemsize: bytes per element.
       source, target: a NamedSharding, a SingleDeviceSharding, a pair (mesh, spec) or a Placement. Meshes may differ in
-        shape, names, device order and device set. An AbstractMesh stands for positions 0..n-1; if just
-        one side is abstract, it takes the other's devices in the same flat order.
-      limit: bytes of one message buffer; 64 MB if None.
+        shape, names, device order and device set. An AbstractMesh stands for positions 0..n-1; if just one side is
+        abstract, it takes the other's devices in the same flat order. Leave Manual axes out of the mesh (blocks
+        may differ over them): the plan then holds within each group of the other axes.
+      limit: bytes of one message buffer; `config.exchange_bytes` (64 MB) if None.
 
     Raises:
       IndivisibleError: a dimension is not divisible by its axes.
       ValueError: a spec longer than the array has dimensions, or with UNCONSTRAINED.
     """
-    return _plan(tuple(shape), itemsize, _key(source), _key(target), BUFFER if limit is None else limit)
+    return _plan(tuple(shape), itemsize, _key(source), _key(target), config.exchange_bytes if limit is None else limit)
 
 
 def _key(sharding: Any) -> Any:
@@ -181,8 +181,6 @@ class _Planner:
         held = math.prod(self.source.block_shape(shape)) * itemsize
         wanted = math.prod(self.target.block_shape(shape)) * itemsize
         self.source_bytes, self.target_bytes = held, wanted
-        self.meet = not set(source.ids).isdisjoint(target.ids)
-        self.bound = (held + wanted if self.meet else max(held, wanted)) + limit
 
     def best(self) -> Redistribution:
         if same_data(self.source, self.target):
@@ -310,55 +308,60 @@ class _Planner:
     def result(self, steps: tuple[Step, ...], states: list[Placement]) -> Redistribution:
         """A plan with its costs."""
         draft = Redistribution(
-            self.shape,
-            self.itemsize,
-            self.given_source,
-            self.given_target,
-            steps,
-            tuple(states),
-            0,
-            0,
-            0,
-            0,
-            self.bound,
+            self.shape, self.itemsize, self.given_source, self.given_target, steps, tuple(states), 0, 0, 0, 0, 0
         )
         received = sent = messages = 0
         for k in range(len(steps)):
             got, gave, count = step_traffic(draft, k)
             received, sent, messages = received + got, sent + gave, messages + count
-        peak, reason = self.peak(draft), ""
-        if peak > self.bound:
-            between = ", ".join(str(s) for s in states[1:-1])
-            reason = f"needs {_bytes(peak)}, the bound is {_bytes(self.bound)}: " + (
-                f"a block of {between} is held besides source and target" if between else "one step needs more"
-            )
+        peak, bound, reason = self.memory(draft)
         return Redistribution(
             self.shape, self.itemsize, self.given_source, self.given_target, steps, tuple(states),
-            received, sent, messages, peak, self.bound, reason,
+            received, sent, messages, peak, bound, reason,
         )  # fmt: skip
 
-    def peak(self, draft: Redistribution) -> int:
-        """Bytes on the fullest rank: source block, the blocks in between, message buffer."""
-        peak, live = 0, 0
+    def memory(self, draft: Redistribution) -> tuple[int, int, str]:
+        """Peak and bound of the fullest rank, and why a rank is over its bound.
+
+        Ranks differ: those in both meshes hold two blocks, the others one, and none takes part in the steps on
+        the other mesh.
+        """
+        source, target = set(self.source.ids), set(self.target.ids)
+        peaks, bounds, reason = [0], [0], ""
+        for kind in {(device in source, device in target) for device in source | target}:
+            held, wanted = self.source_bytes * kind[0], self.target_bytes * kind[1]
+            peaks.append(held + self.rank_peak(draft, *kind))
+            bounds.append(held + wanted + self.limit)
+            if peaks[-1] > bounds[-1]:
+                between = ", ".join(map(str, draft.states[1:-1]))
+                reason = f"needs {_bytes(peaks[-1])}, the bound is {_bytes(bounds[-1])}: " + (
+                    f"a block of {between} is held besides source and target" if between else "one step needs more"
+                )
+        return max(peaks), max(bounds), reason
+
+    def rank_peak(self, draft: Redistribution, in_source: bool, in_target: bool) -> int:
+        """Bytes beside the source block on a rank of one kind: blocks in between, target block, message buffer."""
+        peak = live = 0
         for k, step in enumerate(draft.steps):
             before, after = draft.states[k], draft.states[k + 1]
-            block = math.prod(after.block_shape(self.shape)) * self.itemsize
-            if isinstance(step, Relabel):
-                now = live
-            elif isinstance(step, Permute):
-                packed = block if isinstance(draft.steps[k - 1], Slice) and k else 0
+            here = [in_source if state.ids == self.source.ids else in_target for state in (before, after)]
+            block = math.prod(after.block_shape(self.shape)) * self.itemsize * here[1]
+            if isinstance(step, Relabel) or not any(here):
+                live *= here[1]
+                continue
+            if isinstance(step, Permute):
+                packed = block if k and isinstance(draft.steps[k - 1], Slice) else 0
                 now, live = live + block + min(packed, self.limit), block
             elif isinstance(step, Exchange):
-                now, live = live + block + min(self.limit, 2 * max(block, self.source_bytes)), block
+                moved = block + math.prod(before.block_shape(self.shape)) * self.itemsize * here[0]
+                now, live = live + block + min(moved, self.limit), block
             else:
                 problem = Problem(self.shape, self.itemsize, before, after, None, None, self.limit)
                 now, live = edge_memory(problem, (before.dims, frozenset(before.unreduced)), step, live)  # type: ignore
-            if isinstance(step, Slice) and k == len(draft.steps) - 1:
-                now = live + block
+                if isinstance(step, Slice) and k == len(draft.steps) - 1:
+                    now += block  # the result is no view
             peak = max(peak, now)
-        if self.meet:
-            return self.source_bytes + peak
-        return max(self.source_bytes, peak)
+        return peak
 
 
 def _cost(plan: Redistribution) -> tuple[int, int, int, int]:

@@ -1,9 +1,10 @@
 """The cheapest way from one placement to another on the same mesh, in axis steps (Dijkstra).
 
-States are (dims, unreduced); edges are the steps of steps.py, costed by bytes received, then messages, then
-number of steps. The moves are aimed at the target: an axis is only sliced, moved or scattered to where the target
-wants it or, for sums, to where it makes later steps smaller. That keeps the number of states small on meshes with
-many axes; `EXPANSIONS` is the stop for the rest, and the planner then has an Exchange to fall back on.
+States are (dims, unreduced); edges are the steps of steps.py, costed by bytes received, then messages, then number
+of steps, then bytes held in between. The moves are aimed at the target: an axis is only sliced, moved or scattered
+to where the target wants it or, for sums, to where it makes later steps smaller. That keeps the number of states
+small on meshes with many axes; `EXPANSIONS` is the stop for the rest, and the planner then has an Exchange to fall
+back on.
 """
 
 from __future__ import annotations
@@ -71,12 +72,12 @@ def search(problem: Problem) -> list[Move] | None:
     start: State = (source.dims, frozenset(source.unreduced))
     goal: State = (target.dims, frozenset(target.unreduced))
     ticket = itertools.count()
-    heap: list[tuple[int, int, int, int, State, int]] = [(0, 0, 0, next(ticket), start, 0)]
-    best: dict[State, tuple[int, int, int]] = {start: (0, 0, 0)}
+    heap: list[tuple[int, int, int, int, int, State, int]] = [(0, 0, 0, 0, next(ticket), start, 0)]
+    best: dict[State, tuple[int, int, int, int]] = {start: (0, 0, 0, 0)}
     came: dict[State, tuple[State, Move]] = {}
     done: set[State] = set()
     while heap and len(done) < EXPANSIONS:
-        received, messages, steps, _, state, live = heapq.heappop(heap)
+        received, messages, steps, between, _, state, live = heapq.heappop(heap)
         if state == goal:
             return _path(came, start, goal)
         if state in done:
@@ -92,7 +93,7 @@ def search(problem: Problem) -> list[Move] | None:
             peak, held = edge_memory(problem, state, move, live)
             if problem.room is not None and peak > problem.room:
                 continue
-            cost = (received + got, messages + count, steps + 1)
+            cost = (received + got, messages + count, steps + 1, between + held)
             if new not in best or cost < best[new]:
                 best[new] = cost
                 came[new] = (state, move)
