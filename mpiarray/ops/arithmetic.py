@@ -43,11 +43,22 @@ def _sub_transpose(op: Op, ct: Any, x: Any, y: Any) -> list[Any]:
 
 
 add = nary(
-    "add", "ifc", np.add, (lambda t, out, x, y: t, lambda t, out, x, y: t), transpose=_add_transpose, partial_sums=add_sums
-)  # fmt: skip
+    "add",
+    "ifc",
+    np.add,
+    (lambda t, out, x, y: t, lambda t, out, x, y: t),
+    transpose=_add_transpose,
+    partial_sums=add_sums,
+)
 sub = nary(
-    "sub", "ifc", np.subtract, (lambda t, out, x, y: t, lambda t, out, x, y: neg(t)), transpose=_sub_transpose, partial_sums=add_sums, hlo_name="subtract"
-)  # fmt: skip
+    "sub",
+    "ifc",
+    np.subtract,
+    (lambda t, out, x, y: t, lambda t, out, x, y: neg(t)),
+    transpose=_sub_transpose,
+    partial_sums=add_sums,
+    hlo_name="subtract",
+)
 
 
 def _mul_transpose(op: Op, ct: Any, x: Any, y: Any) -> list[Any]:
@@ -116,14 +127,17 @@ rem = nary(
 # -- maxima and minima ----------------------------------------------------------------------------------
 
 
-def _share(chosen: Any, out: Any, other: Any) -> Any:
+def select_share(chosen: Any, out: Any, other: Any) -> Any:
     """1 where the result is `chosen`, 0 where it is not, 1/2 where both operands are it."""
     aval = out.aval
     ones, twos = const_like(out, 1), const_like(out, 2)
     return div(where(eq(chosen, out), ones, const_like(out, 0), aval), where(eq(other, out), twos, ones, aval))
 
 
-_TO_THE_CHOSEN = (lambda t, out, x, y: mul(t, _share(x, out, y)), lambda t, out, x, y: mul(t, _share(y, out, x)))
+_TO_THE_CHOSEN = (
+    lambda t, out, x, y: mul(t, select_share(x, out, y)),
+    lambda t, out, x, y: mul(t, select_share(y, out, x)),
+)
 
 max_ = nary("max", "bifc", wrapped(np.maximum), _TO_THE_CHOSEN, hlo_name="maximum")
 min_ = nary("min", "bifc", wrapped(np.minimum), _TO_THE_CHOSEN, hlo_name="minimum")
@@ -168,8 +182,13 @@ def _integer_pow_jvp(t: Any, out: Any, x: Any, *, y: int) -> Any:
 
 
 integer_pow = nary(
-    "integer_pow", "ifc", widened(wrapped(_integer_pow)), (_integer_pow_jvp,), type_rule=_integer_pow_type, hlo_name="power"
-)  # fmt: skip
+    "integer_pow",
+    "ifc",
+    widened(wrapped(_integer_pow)),
+    (_integer_pow_jvp,),
+    type_rule=_integer_pow_type,
+    hlo_name="power",
+)
 
 
 def _pow_type(x: ShapedArray, y: ShapedArray) -> Out:
@@ -264,7 +283,8 @@ def _reduce_precision(x: Any, *, exponent_bits: int, mantissa_bits: int) -> np.n
 def _precision_type(x: ShapedArray, *, exponent_bits: int, mantissa_bits: int) -> Out:
     if exponent_bits < 1 or mantissa_bits < 0:
         raise ValueError(
-            f"reduce_precision: exponent_bits must be at least 1 and mantissa_bits at least 0, got {exponent_bits} and {mantissa_bits}"
+            f"reduce_precision: exponent_bits must be at least 1 and mantissa_bits at least 0, "
+            f"got {exponent_bits} and {mantissa_bits}"
         )
     return elementwise_type("reduce_precision", "f")(x)
 

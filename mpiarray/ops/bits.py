@@ -100,7 +100,8 @@ def _bitcast_type(x: ShapedArray, *, new_dtype: Any) -> Out:
         if dtypes.is_key(dtype) or dtypes.is_complex(dtype) or dtype == dtypes.float0:
             if x.dtype != new_dtype:
                 raise TypeError(
-                    f"bitcast_convert_type does not support {x.str_short()} to {new_dtype}: complex numbers and keys have no bit pattern"
+                    f"bitcast_convert_type does not support {x.str_short()} to {new_dtype}: complex numbers and "
+                    "keys have no bit pattern"
                 )
     if x.dtype != new_dtype and (dtypes.is_bool(x.dtype) or dtypes.is_bool(new_dtype)):
         raise TypeError(
@@ -111,7 +112,8 @@ def _bitcast_type(x: ShapedArray, *, new_dtype: Any) -> Out:
         and min(dtypes.bit_width(x.dtype), dtypes.bit_width(new_dtype)) < 8
     ):
         raise TypeError(
-            f"bitcast_convert_type between {x.dtype} and {new_dtype} is not supported: blocks hold 4-bit elements one per byte"
+            f"bitcast_convert_type between {x.dtype} and {new_dtype} is not supported: "
+            "blocks hold 4-bit elements one per byte"
         )
     k = _ratio(x.dtype, new_dtype)
     if k > 1:
@@ -119,7 +121,8 @@ def _bitcast_type(x: ShapedArray, *, new_dtype: Any) -> Out:
     if k < -1:
         if not x.ndim or x.shape[-1] != -k:
             raise ValueError(
-                f"bitcast_convert_type: attempting to convert {x.str_short()} to {new_dtype}: its last dimension must be {-k}, "
+                f"bitcast_convert_type: attempting to convert {x.str_short()} to {new_dtype}: its last dimension "
+                f"must be {-k}, "
                 "the number of elements that make one new one"
             )
         return Out(x.shape[:-1], new_dtype)

@@ -1,4 +1,4 @@
-"""Makers of elementwise ops: one call per op in the families' files (arithmetic, transcendental, comparison, bits, ...).
+"""Makers of elementwise ops: one call per op in the families' files (arithmetic, comparison, bits, ...).
 
     sin = unary("sin", "fc", np.sin, lambda t, out, x: mul(t, cos(x)))
 
@@ -27,7 +27,7 @@ Rule = Callable[..., Any]
 
 
 def elementwise_type(name: str, kinds: str, result: Callable[[Any], Any] | None = None) -> Callable[..., Out]:
-    """Operands of one dtype of the given kinds ('b' bool, 'i' integer, 'f' float, 'c' complex, 'k' key) and of one rank."""
+    """Operands of one rank and one dtype of the given kinds: 'b' bool, 'i' integer, 'f' float, 'c' complex, 'k' key."""
 
     def rule(*avals: ShapedArray, **params: Any) -> Out:
         dtype = same_dtype(name, avals)
@@ -75,7 +75,7 @@ def nary(
     partial_sums: Rule = refuse_unreduced,
     hlo_name: str | None = None,
 ) -> Op:
-    """An op of several operands that meet dim by dim.  `jvps`: per operand `rule(tangent, out, *operands, **params)`."""
+    """An op of several operands that meet dim by dim.  `jvps`: per operand `rule(tangent, out, *operands)`, or None."""
     return define(
         name,
         type_rule=type_rule or elementwise_type(name, kinds, result),

@@ -37,7 +37,7 @@ def comparable(x: Any) -> np.ndarray:
 
 def _type_of(name: str) -> Callable[..., Out]:
     def rule(x: ShapedArray, *, axes: tuple[int, ...], index_dtype: Any) -> Out:
-        check_kind(name, x.dtype, "bif")
+        check_kind(name, x.dtype, "bifc")
         if len(axes) != 1:
             raise ValueError(f"{name}: axes must name one dim, got {axes} for {x.str_short()}")
         if not dtypes.is_int(np.dtype(index_dtype)):

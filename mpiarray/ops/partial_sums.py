@@ -27,8 +27,9 @@ def refuse_unreduced(op: Op, sums: list[PartialSums], avals: tuple[ShapedArray, 
     unreduced = _NO_AXES.union(*(u for u, _ in sums))
     if unreduced:
         raise NotImplementedError(
-            f"unreduced rule for {op.name} is not implemented: got operands {_shown(avals)}, unreduced over {sorted(unreduced)}; the value is "
-            f"the sum of the blocks over these axes, and {op.name} of the parts does not add up. Use `jax.reshard` to reduce it first."
+            f"unreduced rule for {op.name} is not implemented: got operands {_shown(avals)}, unreduced over "
+            f"{sorted(unreduced)}; the value is the sum of the blocks over these axes, and {op.name} of the parts does not add "
+            "up. Use `jax.reshard` to reduce it first."
         )
     return join_reduced(op, sums, avals, params)
 
@@ -99,8 +100,9 @@ def join_reduced(op: Op, sums: list[PartialSums], avals: tuple[ShapedArray, ...]
         if missing:
             sharded = missing & {x for axes in a.dims for x in axes}
             raise ShardingTypeError(
-                f"{op.name}: Inputs cannot be {'sharded/varying' if sharded else 'replicated'} on the same axes that another input is reduced on, "
-                f"got {_shown(avals)}, where {a.short()} is not reduced over {sorted(missing)}. Use `jax.reshard` (in a shard_map body "
+                f"{op.name}: Inputs cannot be {'sharded/varying' if sharded else 'replicated'} on the same axes that "
+                f"another input is reduced on, got {_shown(avals)}, where {a.short()} is not reduced over {sorted(missing)}. "
+                "Use `jax.reshard` (in a shard_map body "
                 "`jax.lax.pcast`) to bring all to one type."
             )
     return _NO_AXES, reduced

@@ -38,7 +38,8 @@ def _select_type(which: ShapedArray, *cases: ShapedArray) -> Out:
         raise TypeError(f"select_n: cases must have the same shapes, got {', '.join(c.str_short() for c in cases)}")
     if which.ndim and which.shape != cases[0].shape:
         raise TypeError(
-            f"select_n: `which` must be scalar or have the same shape as cases, got {which.str_short()} and {cases[0].str_short()}"
+            f"select_n: `which` must be scalar or have the same shape as cases, "
+            f"got {which.str_short()} and {cases[0].str_short()}"
         )
     return Out(cases[0].shape, same_dtype("select_n", cases), all(c.weak_type for c in cases))
 
@@ -54,11 +55,13 @@ def _select_plan(avals: tuple[ShapedArray, ...]) -> Plan:
     if any(dims_of(c) != dims for c in cases):
         shown = ", ".join(_spec_text(c) for c in cases)
         raise ShardingTypeError(
-            f"select_n: select cases must have the same shardings, got [{shown}] for {', '.join(c.short() for c in cases)}. {hint}"
+            f"select_n: select cases must have the same shardings, got [{shown}] "
+            f"for {', '.join(c.short() for c in cases)}. {hint}"
         )
     if which.ndim and dims_of(which) != dims:
         raise ShardingTypeError(
-            f"select_n: select `which` must be scalar or have the same sharding as cases, got {which.short()} and {cases[0].short()}. {hint}"
+            f"select_n: select `which` must be scalar or have the same sharding as cases, "
+            f"got {which.short()} and {cases[0].short()}. {hint}"
         )
     spec = spec_from(dims)
     return Plan((which.sharding.spec, *(spec,) * len(cases)), (spec,))
@@ -104,7 +107,7 @@ select_n = define(
 
 
 def where(mask: Any, yes: Any, no: Any, aval: ShapedArray) -> Any:
-    """`yes` where `mask`, else `no`: each a scalar or an array that broadcasts to the shape of `aval`, and takes its sharding."""
+    """`yes` where `mask`, else `no`: each a scalar or of the shape of `aval` with 1s, brought to its type."""
     return select_n(match(mask, aval), match(no, aval), match(yes, aval))
 
 
@@ -118,7 +121,8 @@ def _clamp_type(low: ShapedArray, x: ShapedArray, high: ShapedArray) -> Out:
     for name, bound in (("min", low), ("max", high)):
         if bound.ndim and bound.shape != x.shape:
             raise TypeError(
-                f"clamp requires {name}.shape == operand.shape or {name}.shape == (), got {bound.str_short()} and {x.str_short()}"
+                f"clamp requires {name}.shape == operand.shape or {name}.shape == (), "
+                f"got {bound.str_short()} and {x.str_short()}"
             )
     return Out(x.shape, dtype, low.weak_type and x.weak_type and high.weak_type)
 
