@@ -149,7 +149,8 @@ def cut(along: Along, source: tuple[int, int], target: tuple[int, int]) -> Along
     return Along(s + low * ss - s0, ss, t + low * ts - t0, ts, high - low + 1)
 
 
-def _slices(dims: Sequence[Along]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+def slices_of(dims: Sequence[Along]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """The slices of the source and of the target that a box stands for."""
     return tuple(_slice(a.source, a.source_step, a.count) for a in dims), tuple(
         _slice(a.target, a.target_step, a.count) for a in dims
     )
@@ -187,10 +188,10 @@ def table(
     for move in moves:
         blocks = sources[move.operand]
         for holder, parts in _incoming(sizes, coords, move, blocks, mine):
-            piece = Piece(_place(sizes, holder, axes), move.operand, *_slices(parts))
+            piece = Piece(_place(sizes, holder, axes), move.operand, *slices_of(parts))
             (copies if piece.peer == here else recvs).append(piece)
         for receiver, parts in _outgoing(sizes, coords, move, blocks, target):
-            piece = Piece(_place(sizes, receiver, axes), move.operand, *_slices(parts))
+            piece = Piece(_place(sizes, receiver, axes), move.operand, *slices_of(parts))
             if piece.peer != here:
                 sends.append(piece)
     return Table(axes, tuple(copies), tuple(sends), tuple(recvs))
@@ -368,9 +369,14 @@ def _dynamic_type(
 
 
 def _dynamic_build(
-    ctx: DeviceContext, *, take: bool, source_shape: tuple[int, ...], target_shape: tuple[int, ...], source: tuple[Blocks, ...],
+    ctx: DeviceContext,
+    *,
+    take: bool,
+    source_shape: tuple[int, ...],
+    target_shape: tuple[int, ...],
+    source: tuple[Blocks, ...],
     target: tuple[Blocks, ...],
-) -> Callable[..., Any]:  # fmt: skip
+) -> Callable[..., Any]:
     axes = mesh_order(ctx.mesh, {a for b in (*source, *target) for a in b.axes})
     group = ctx.group(axes)
     shape = tuple(b.length for b in target)
@@ -411,7 +417,7 @@ move_boxes_at = define(
 class BoxRoutes(NamedTuple):
     """A local program of moves (a `Plan.local`): one result per entry of `moves`.
 
-    Operand number `base`, when there is one, is not a source: it is the scalar or the block that the result starts from.
+    Operand number `base`, when there is one, is no source: it is the scalar or the block that the result starts from.
     `masked`: mesh axes over which the result is a sum, so that a base scalar counts on one device only.
     """
 
@@ -474,12 +480,17 @@ def changed_dims(name: str, mesh: Any, old: Sequence[int], new: Sequence[int], d
     Else ShardingTypeError if an Explicit axis is in the way, and the Auto axes are dropped if only they are.
     """
     out = []
-    types = mesh.axis_type_of
     for n, m, axes in zip(old, new, dims):
         if n == m or not axes or m % axes_size(mesh, axes) == 0:
             out.append(axes)
             continue
-        kept = tuple(a for a in axes if types[a] is not AxisType.Auto)
+        kept = explicit_axes(mesh, axes)
         require_divisible(name, mesh, (m,), (kept,), message)
         out.append(kept)
     return tuple(out)
+
+
+def explicit_axes(mesh: Any, axes: Sequence[str]) -> tuple[str, ...]:
+    """The axes that the user's types show; the others are the compiler's to drop where they are in the way."""
+    kinds = mesh.axis_type_of
+    return tuple(a for a in axes if kinds[a] is not AxisType.Auto)
