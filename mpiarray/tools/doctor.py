@@ -114,10 +114,6 @@ def examine_machine(report: Report) -> None:
     report.add("variables", ", ".join(shown) or "none")
     if "HOME" not in os.environ:
         report.problem("HOME is not set: Open MPI's own mpirun will not start ranks; `mpiarray run` sets one")
-    for name in ("MPIARRAY_TIMEOUT",):
-        value = os.environ.get(name)
-        if value and not value.replace(".", "", 1).isdigit():
-            report.problem(f"{name}={value} is not a number of seconds")
 
 
 def examine_installations(report: Report) -> None:
