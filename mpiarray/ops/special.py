@@ -1,4 +1,4 @@
-"""The special functions as ops: error, gamma, beta, zeta and Bessel functions.  Their numerics are in special_kernels.py."""
+"""The special functions as ops: error, gamma, beta, zeta and Bessel functions; numerics in special_kernels.py."""
 
 from __future__ import annotations
 
