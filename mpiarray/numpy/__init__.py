@@ -1,1 +1,1 @@
-"""numpy's functions on sharded arrays."""
+"""numpy's functions on sharded arrays: `import mpiarray.numpy as jnp`."""

@@ -1,12 +1,37 @@
-"""`jax.Array`: the operators and methods that concrete arrays and tracers share."""
+"""`jax.Array`: the operators and methods that concrete arrays and tracers share.
+
+Methods delegate to the functions of the same name, so that there is one implementation of each.  The modules of these
+functions cannot import this one; they know arrays as `core.value.Value`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from mpiarray.core.value import Value
-from mpiarray.numpy import ufuncs
+from mpiarray.numpy import arithmetic, choices, comparison, complex_numbers
+from mpiarray.numpy.promotion import ARRAY_LIKE
 from mpiarray.types.aval import ShapedArray
+
+
+def _known(x: Any) -> bool:
+    """Whether an operator applies to `x`; else Python asks the other operand."""
+    return isinstance(x, ARRAY_LIKE) or hasattr(x, "__jax_array__")
+
+
+def _forward(f: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    def operator(self: Any, other: Any) -> Any:
+        return f(self, other) if _known(other) else NotImplemented
+
+    return operator
+
+
+def _reflected(f: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    def operator(self: Any, other: Any) -> Any:
+        return f(other, self) if _known(other) else NotImplemented
+
+    return operator
 
 
 class Array(Value):
@@ -17,6 +42,8 @@ class Array(Value):
     __hash__ = None  # type: ignore[assignment]
 
     aval: ShapedArray
+
+    # -- what its type says -----------------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -46,14 +73,95 @@ class Array(Value):
     def nbytes(self) -> int:
         return self.aval.nbytes
 
-    def __add__(self, other: Any) -> Any:
-        return ufuncs.add(self, other)
+    def __len__(self) -> int:
+        if not self.aval.ndim:
+            raise TypeError(f"len() of unsized object: got {self.aval.str_short()}")
+        return self.aval.shape[0]
 
-    def __radd__(self, other: Any) -> Any:
-        return ufuncs.add(other, self)
+    # -- operators ----------------------------------------------------------------------------------
 
-    def __mul__(self, other: Any) -> Any:
-        return ufuncs.multiply(self, other)
+    __add__ = _forward(arithmetic.add)
+    __radd__ = _reflected(arithmetic.add)
+    __sub__ = _forward(arithmetic.subtract)
+    __rsub__ = _reflected(arithmetic.subtract)
+    __mul__ = _forward(arithmetic.multiply)
+    __rmul__ = _reflected(arithmetic.multiply)
+    __truediv__ = _forward(arithmetic.divide)
+    __rtruediv__ = _reflected(arithmetic.divide)
+    __floordiv__ = _forward(arithmetic.floor_divide)
+    __rfloordiv__ = _reflected(arithmetic.floor_divide)
+    __mod__ = _forward(arithmetic.remainder)
+    __rmod__ = _reflected(arithmetic.remainder)
+    __divmod__ = _forward(arithmetic.divmod)
+    __rdivmod__ = _reflected(arithmetic.divmod)
+    __rpow__ = _reflected(arithmetic.power)
+    __and__ = _forward(comparison.bitwise_and)
+    __rand__ = _reflected(comparison.bitwise_and)
+    __or__ = _forward(comparison.bitwise_or)
+    __ror__ = _reflected(comparison.bitwise_or)
+    __xor__ = _forward(comparison.bitwise_xor)
+    __rxor__ = _reflected(comparison.bitwise_xor)
+    __lshift__ = _forward(comparison.left_shift)
+    __rlshift__ = _reflected(comparison.left_shift)
+    __rshift__ = _forward(comparison.right_shift)
+    __rrshift__ = _reflected(comparison.right_shift)
+    __eq__ = _forward(comparison.equal)  # type: ignore[assignment]
+    __ne__ = _forward(comparison.not_equal)  # type: ignore[assignment]
+    __lt__ = _forward(comparison.less)
+    __le__ = _forward(comparison.less_equal)
+    __gt__ = _forward(comparison.greater)
+    __ge__ = _forward(comparison.greater_equal)
 
-    def __sub__(self, other: Any) -> Any:
-        return ufuncs.subtract(self, other)
+    def __pow__(self, other: Any, modulo: Any = None) -> Any:
+        if modulo is not None:
+            raise TypeError("pow() of an array with a modulo is not supported; use `x ** y % m`")
+        return arithmetic.power(self, other) if _known(other) else NotImplemented
+
+    def __neg__(self) -> Any:
+        return arithmetic.negative(self)
+
+    def __pos__(self) -> Any:
+        return arithmetic.positive(self)
+
+    def __abs__(self) -> Any:
+        return arithmetic.absolute(self)
+
+    def __invert__(self) -> Any:
+        return comparison.bitwise_not(self)
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        return choices.round(self, ndigits or 0)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise TypeError(
+            f"JAX arrays are immutable and do not support in-place item assignment. Instead of x[idx] = y, use x = x.at[idx].set(y); got an "
+            f"array of type {self.aval.str_short()}"
+        )
+
+    # -- methods: elementwise -------------------------------------------------------------------------
+
+    @property
+    def real(self) -> Any:
+        """The real part."""
+        return complex_numbers.real(self)
+
+    @property
+    def imag(self) -> Any:
+        """The imaginary part; zeros for real numbers."""
+        return complex_numbers.imag(self)
+
+    def conj(self) -> Any:
+        """The complex conjugate."""
+        return complex_numbers.conjugate(self)
+
+    def conjugate(self) -> Any:
+        """The complex conjugate."""
+        return complex_numbers.conjugate(self)
+
+    def round(self, decimals: int = 0, out: None = None) -> Any:
+        """Rounded to `decimals` places, half-way cases to the even digit."""
+        return choices.round(self, decimals, out)
+
+    def clip(self, min: Any = None, max: Any = None) -> Any:
+        """Values limited to `min` and `max`."""
+        return choices.clip(self, min, max)

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from mpiarray.core.plan import mesh_of
 from mpiarray.core.trace import state
 from mpiarray.core.value import Literal, Value, aval_of, literal
 from mpiarray.errors import ShardingTypeError
+from mpiarray.ops.common import join_dims
 from mpiarray.ops.linear import broadcast_in_dim, convert_element_type
 from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
@@ -44,9 +46,14 @@ def cast(x: Any, dtype: Any, weak_type: bool = False) -> Any:
 
 
 def promote_dtypes(*args: Any) -> list[Any]:
-    """The operands in their common dtype (weak when all are)."""
+    """The operands in their common dtype, weak when the result is (all are, or an integer meets a Python float)."""
     dtype, weak = dtypes.result_pair(*(_pair(a) for a in args))
-    return [cast(a, dtype, weak and aval_of(a).weak_type or (weak and dtypes.is_python_scalar(a))) for a in args]
+    return [cast(a, dtype, weak) for a in args]
+
+
+def promote_numeric(*args: Any) -> list[Any]:
+    """As `promote_dtypes`, but bools become integers."""
+    return [cast(a, dtypes.default_dtype(int)) if dtypes.is_bool(aval_of(a).dtype) else a for a in promote_dtypes(*args)]
 
 
 def _pair(x: Any) -> Any:
@@ -73,11 +80,7 @@ def promote_ranks(name: str, *args: Any) -> list[Any]:
     most = max(ndims)
     if all(n in (0, most) for n in ndims):
         return list(args)
-    shapes = [aval_of(a).shape for a in args]
-    try:
-        np.broadcast_shapes(*shapes)
-    except ValueError:
-        raise ValueError(f"{name}: Incompatible shapes for broadcasting: {', '.join(map(str, shapes))}") from None
+    joined_shape(name, *(aval_of(a).shape for a in args))
     return [a if n in (0, most) else add_leading(a, most - n) for a, n in zip(args, ndims)]
 
 
@@ -87,15 +90,69 @@ def add_leading(x: Any, count: int) -> Any:
     return broadcast_in_dim(x, shape=shape, broadcast_dimensions=tuple(range(count, len(shape))), sharding=None)
 
 
-def promote(name: str, *args: Any) -> list[Any]:
+def promote(name: str, *args: Any) -> Sequence[Any]:
     """Operands of one dtype and one rank."""
-    check_arraylike(name, *args)
+    if len(args) == 2 and isinstance(args[0], Value) and isinstance(args[1], Value):  # the common case, and a cheap one
+        a, b = args[0].aval, args[1].aval
+        if a.dtype is b.dtype and a.weak_type == b.weak_type and (len(a.shape) == len(b.shape) or not a.shape or not b.shape):
+            return args
+    args = operands(name, *args)
     return promote_ranks(name, *promote_dtypes(*args))
 
 
 def promote_to_inexact(name: str, *args: Any) -> list[Any]:
-    check_arraylike(name, *args)
+    """Operands of one floating or complex dtype and one rank."""
+    args = operands(name, *args)
     return promote_ranks(name, *promote_inexact(*args))
+
+
+def operands(name: str, *args: Any) -> tuple[Any, ...]:
+    """The arguments checked by `check_arraylike`, with those that only can become arrays turned into arrays."""
+    check_arraylike(name, *args)
+    return tuple(a if isinstance(a, ARRAY_LIKE) else a.__jax_array__() for a in args)
+
+
+def broadcast_operands(name: str, *args: Any) -> list[Any]:
+    """Operands of one shape.  Those of one shape already stay as they are; else all get the joined sharding.
+
+    Raises ValueError where shapes do not broadcast, ShardingTypeError where two shardings differ.
+    """
+    shapes = {aval_of(a).shape for a in args}
+    return list(args) if len(shapes) == 1 else join(name, *args)
+
+
+def join(name: str, *args: Any) -> list[Any]:
+    """Operands of one shape and one sharding: that which an elementwise operation on them would give its result."""
+    avals = [aval_of(a) for a in args]
+    shape = joined_shape(name, *(a.shape for a in avals))
+    full = [_leading(a, len(shape)) for a in avals if a.ndim]
+    dims = join_dims(name, full) if full else ()
+    mesh = mesh_of(avals)
+    sharding = None if mesh is None or mesh.empty else NamedSharding(mesh, P.from_dims(tuple(dims)))
+    return [_broadcast(x, a, shape, dims, sharding) for x, a in zip(args, avals)]
+
+
+def joined_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ValueError(f"{name}: Incompatible shapes for broadcasting: {', '.join(map(str, shapes))}") from None
+
+
+def _leading(a: ShapedArray, ndim: int) -> ShapedArray:
+    """The type with leading dims of size 1 added."""
+    more = ndim - a.ndim
+    if not more:
+        return a
+    sharding = None if a.sharding.mesh.empty else NamedSharding(a.sharding.mesh, P.from_dims(((),) * more + a.dims))
+    return ShapedArray((1,) * more + a.shape, a.dtype, sharding=sharding)
+
+
+def _broadcast(x: Any, a: ShapedArray, shape: tuple[int, ...], dims: Any, sharding: NamedSharding | None) -> Any:
+    if a.shape == shape and (a.dims == tuple(dims) or sharding is None):
+        return x
+    start = len(shape) - a.ndim
+    return broadcast_in_dim(x, shape=shape, broadcast_dimensions=tuple(range(start, len(shape))), sharding=sharding)
 
 
 def out_sharding(given: Any, shape: Sequence[int], name: str) -> NamedSharding | None:

@@ -19,6 +19,7 @@ from mpiarray.config import config
 from mpiarray.core.trace import state
 from mpiarray.core.value import is_python_scalar
 from mpiarray.numpy.array import Array
+from mpiarray.numpy.host import set_from_host
 from mpiarray.runtime.placed import Placed, on_device, on_mesh, row_major, uncommitted
 from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
@@ -308,6 +309,9 @@ def on_context_mesh(x: ArrayImpl) -> ArrayImpl:
         concrete = concrete.update(axis_types=mesh.axis_types) if concrete.axis_names == mesh.axis_names else concrete
     where = on_mesh(aval, NamedSharding(concrete, spec))
     return ArrayImpl(where, x._block if where.member else None)
+
+
+set_from_host(lambda value, dtype, weak_type: on_context_mesh(from_host(value, dtype, weak_type)))
 
 
 def host_sized(shape: Sequence[int]) -> int:
