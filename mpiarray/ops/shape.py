@@ -144,8 +144,8 @@ def _concatenate_type(*avals: ShapedArray, dimension: int) -> Out:
         )
         if not same:
             raise TypeError(
-                f"Cannot concatenate arrays with shapes that differ in dimensions other than the one being concatenated: "
-                f"concatenating along dimension {dimension} for shapes {shown}."
+                f"Cannot concatenate arrays with shapes that differ in dimensions other than the one being concatenated"
+                f": concatenating along dimension {dimension} for shapes {shown}."
             )
         if a.dtype != first.dtype:
             raise TypeError(f"concatenate: operands must have one dtype, got {', '.join(a.str_short() for a in avals)}")
@@ -160,8 +160,8 @@ def _concatenate_plan(avals: tuple[ShapedArray, ...], *, dimension: int) -> Plan
     kept = {tuple(explicit_axes(mesh, axes) for axes in dims_of(a)) for a in avals}
     if len(kept) > 1:
         raise ShardingTypeError(
-            f"All operands should have the same sharding, got {', '.join(a.short() for a in avals)} for concatenate along "
-            f"dimension {dimension}. Use `jax.reshard` to bring them to one sharding."
+            f"All operands should have the same sharding, got {', '.join(a.short() for a in avals)} for concatenate "
+            f"along dimension {dimension}. Use `jax.reshard` to bring them to one sharding."
         )
     dims = dims_of(first)
     if any(dims_of(a) != dims for a in avals):  # Auto axes only: the first operand whose axes fit all decides
@@ -223,7 +223,8 @@ def _split_type(x: ShapedArray, *, sizes: tuple[int, ...], axis: int) -> list[Ou
         raise ValueError(f"split: axis {axis} is not a dim of {x.str_short()}")
     if any(n < 0 for n in sizes) or sum(sizes) != x.shape[axis]:
         raise ValueError(
-            f"split: sizes {sizes} must be at least 0 and sum up to the size {x.shape[axis]} of axis {axis} of {x.str_short()}"
+            f"split: sizes {sizes} must be at least 0 and sum up to the size {x.shape[axis]} of axis {axis} of "
+            f"{x.str_short()}"
         )
     return [Out((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.dtype, x.weak_type) for n in sizes]
 
