@@ -161,6 +161,8 @@ def _getter(ins: tuple[int, ...]) -> Callable[[list[Any]], tuple[Any, ...]]:
 def _single(run: Run, ins: tuple[int, ...], arity: int, initial: list[Any]) -> Run:
     if ins == tuple(range(arity)):
         return lambda *blocks: [run(*blocks)]
+    if ins == (0, 0) and arity == 1:
+        return lambda x: [run(x, x)]
     if len(ins) == 2 and arity == 1 and ins[0] == 0:
         right = initial[ins[1]]
         return lambda x: [run(x, right)]
