@@ -161,7 +161,7 @@ def define(
     """
     if name in OPS:
         raise ValueError(f"define: two ops are named {name!r}")
-    if impl is None and build is None and lower is None:
+    if impl is None and build is None and lower is None and not inlines:
         raise ValueError(f"define: {name!r} needs an impl, a build or a lower rule")
     OPS[name] = op = Op(
         name=name, type_rule=type_rule, plan=plan, impl=impl, jvp=jvp, transpose=transpose, batch=batch, build=build, multiple_results=multiple_results,

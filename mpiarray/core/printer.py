@@ -24,7 +24,7 @@ _HIDDEN: dict[str, dict[str, Any]] = {
 }
 
 
-def _names() -> Iterator[str]:
+def names() -> Iterator[str]:
     for length in itertools.count(1):
         for letters in itertools.product(string.ascii_lowercase, repeat=length):
             yield "".join(letters)
@@ -34,7 +34,7 @@ class _Context:
     """Names of variables, given in the order of binding."""
 
     def __init__(self) -> None:
-        self.fresh = _names()
+        self.fresh = names()
         self.names: dict[Any, str] = {}
 
     def bind(self, var: Any) -> str:

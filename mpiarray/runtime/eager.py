@@ -179,9 +179,9 @@ def place_result(aval: ShapedArray, spec: P, mesh: AbstractMesh, ids: tuple[int,
         return uncommitted(aval)
     if own.empty:
         return on_device(aval, ids[0])
-    shown = spec
-    if own.are_all_axes_auto:
-        shown = strip(spec)
+    if aval.sharding.mesh.empty:
+        aval = aval.update(sharding=NamedSharding(own, replicated(aval.ndim)))
+    shown = strip(spec) if own.are_all_axes_auto else spec
     return placed(aval, NamedSharding(concrete_mesh(own, ids), shown), True)
 
 

@@ -1,0 +1,133 @@
+"""What a compiled program costs, from its text alone: flops, bytes, messages, memory.  Works for meshes larger than the job.
+
+Flops: a dot counts 2 per multiply-add, an elementwise op or reduction 1 per element of its larger side.  Bytes accessed:
+operands and results of every step.  Communication per rank by the usual algorithms (ring, recursive doubling).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from mpiarray.compiler.program import Program
+from mpiarray.core.jaxpr import Eqn, Jaxpr
+from mpiarray.core.value import Literal
+from mpiarray.types import dtypes
+
+
+@dataclass
+class Cost:
+    """Sums over the steps of a local program, per rank."""
+
+    flops: float = 0.0
+    bytes_accessed: float = 0.0
+    communication_bytes: float = 0.0
+    communication_messages: float = 0.0
+    by_collective: Counter[str] = field(default_factory=Counter)
+    by_axes: Counter[str] = field(default_factory=Counter)
+
+    def as_dict(self) -> dict[str, float]:
+        out = {
+            "flops": self.flops, "bytes accessed": self.bytes_accessed,
+            "communication bytes": self.communication_bytes, "communication messages": self.communication_messages,
+        }  # fmt: skip
+        out |= {f"communication bytes {k}": float(v) for k, v in sorted(self.by_collective.items())}
+        return out | {f"communication bytes over {k}": float(v) for k, v in sorted(self.by_axes.items())}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes per rank: of the arguments' blocks, of the results', and the most that is alive between them."""
+
+    argument_size_in_bytes: int
+    output_size_in_bytes: int
+    temp_size_in_bytes: int
+    alias_size_in_bytes: int = 0
+    generated_code_size_in_bytes: int = 0
+
+    @property
+    def peak_memory_in_bytes(self) -> int:
+        return self.argument_size_in_bytes + self.output_size_in_bytes + self.temp_size_in_bytes
+
+
+def program_cost(program: Program) -> Cost:
+    """The cost of a lowered program."""
+    assert program.local is not None, "only partitioned programs have a cost"
+    cost = Cost()
+    for eqn in program.local.jaxpr.eqns:
+        _add(cost, eqn)
+    return cost
+
+
+def nbytes(aval: Any) -> int:
+    return aval.size * dtypes.storage(aval.dtype).itemsize
+
+
+def _add(cost: Cost, eqn: Eqn) -> None:
+    sizes = [v.aval.size for v in (*eqn.invars, *eqn.outvars)]
+    block = sum(nbytes(v.aval) for v in eqn.invars[:1]) or sum(nbytes(v.aval) for v in eqn.outvars)
+    cost.bytes_accessed += sum(nbytes(v.aval) for v in (*eqn.invars, *eqn.outvars))
+    if eqn.op.name == "dot_general":
+        (contract, _), _ = eqn.params["dimension_numbers"]
+        k = math.prod(eqn.invars[0].aval.shape[d] for d in contract)
+        cost.flops += 2.0 * k * eqn.outvars[0].aval.size
+    elif eqn.op.build is None:
+        cost.flops += max(sizes, default=0)
+    moved, messages = communication(eqn, block)
+    if messages:
+        cost.communication_bytes += moved
+        cost.communication_messages += messages
+        cost.by_collective[eqn.op.hlo_name] += int(moved)
+        cost.by_axes[",".join(axes_of(eqn))] += int(moved)
+
+
+def axes_of(eqn: Eqn) -> tuple[str, ...]:
+    axes = eqn.params.get("axes", eqn.params.get("axis_name", ()))
+    return axes if isinstance(axes, tuple) else (axes,)
+
+
+def communication(eqn: Eqn, block: int) -> tuple[float, float]:
+    """Bytes and messages that a rank receives in a step, for an operand of `block` bytes."""
+    if eqn.op.name == "exchange":
+        step = eqn.params["step"]
+        table = step.for_rank(step.target.ids[0])
+        item = step.itemsize
+        return float(sum(math.prod(s.stop - s.start for s in r.box) * item for r in table.recvs)), float(len(table.recvs))
+    n = math.prod(eqn.mesh.shape[a] for a in axes_of(eqn)) if eqn.op.build is not None and axes_of(eqn) else 1
+    rounds = float((n - 1).bit_length())
+    match eqn.op.hlo_name:
+        case _ if n == 1 and eqn.op.name != "move_blocks":
+            return 0.0, 0.0
+        case "all-reduce":
+            return 2.0 * block * (n - 1) / n, 2 * rounds
+        case "all-gather":
+            return float(block * (n - 1)), rounds
+        case "reduce-scatter":
+            return block * (n - 1) / n, rounds
+        case "all-to-all":
+            return block * (n - 1) / n, float(n - 1)
+        case "collective-permute":
+            return float(block), 1.0
+    return 0.0, 0.0
+
+
+def program_memory(program: Program) -> Memory:
+    """Arguments, results and the largest sum of live temporaries, from the order of the steps."""
+    assert program.local is not None, "only partitioned programs have a memory"
+    jaxpr: Jaxpr = program.local.jaxpr
+    outs = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+    last: dict[Any, int] = {}
+    for k, eqn in enumerate(jaxpr.eqns):
+        for v in (*eqn.invars, *eqn.outvars):
+            if not isinstance(v, Literal):
+                last[v] = k
+    kept = outs | {*jaxpr.invars, *jaxpr.constvars}
+    live = most = 0
+    for k, eqn in enumerate(jaxpr.eqns):
+        live += sum(nbytes(v.aval) for v in eqn.outvars if v not in kept)
+        most = max(most, live)
+        used = {v for v in (*eqn.invars, *eqn.outvars) if not isinstance(v, Literal)}
+        live -= sum(nbytes(v.aval) for v in used if last[v] == k and v not in kept)
+    return Memory(sum(nbytes(v.aval) for v in jaxpr.invars), sum(nbytes(v.aval) for v in outs), most)
