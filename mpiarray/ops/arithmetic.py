@@ -139,6 +139,7 @@ _TO_THE_CHOSEN = (
     lambda t, out, x, y: mul(t, select_share(y, out, x)),
 )
 
+# NaN wins; of zeros of different signs either may
 max_ = nary("max", "bifc", wrapped(np.maximum), _TO_THE_CHOSEN, hlo_name="maximum")
 min_ = nary("min", "bifc", wrapped(np.minimum), _TO_THE_CHOSEN, hlo_name="minimum")
 
@@ -256,7 +257,8 @@ def trunc(x: Any) -> Any:
     return where(lt(x, const_like(x, 0)), ceil(x), floor(x), aval_of(x))
 
 
-nextafter = nary("nextafter", "f", np.nextafter, (None, None))
+# equal operands give the second one, which shows where they are zeros of different signs
+nextafter = nary("nextafter", "f", lambda x, y: np.where(x == y, y, np.nextafter(x, y)), (None, None))
 
 
 def _reduce_precision(x: Any, *, exponent_bits: int, mantissa_bits: int) -> np.ndarray:

@@ -36,6 +36,14 @@ def _right_logical(x: Any, n: Any) -> np.ndarray:
     return np.right_shift(_unsigned(x), _unsigned(n)).view(dtype)
 
 
+def _right_arithmetic(x: Any, n: Any) -> Any:
+    """Copies of the highest bit come in, of unsigned integers too."""
+    if x.dtype.kind == "i":
+        return np.right_shift(x, n)
+    signed = f"i{x.dtype.itemsize}"
+    return np.right_shift(np.asarray(x).view(signed), np.asarray(n).view(signed)).view(x.dtype)
+
+
 def _of_nibbles(f: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     """For bit functions whose result depends on the width: 2- and 4-bit integers are widened without their sign."""
 
@@ -52,7 +60,7 @@ def _of_nibbles(f: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
 
 shift_left = nary("shift_left", "i", wrapped(np.left_shift), _NONE, hlo_name="shift-left")
 shift_right_arithmetic = nary(
-    "shift_right_arithmetic", "i", wrapped(np.right_shift), _NONE, hlo_name="shift-right-arithmetic"
+    "shift_right_arithmetic", "i", wrapped(_right_arithmetic), _NONE, hlo_name="shift-right-arithmetic"
 )
 shift_right_logical = nary(
     "shift_right_logical",
