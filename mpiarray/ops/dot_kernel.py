@@ -1,0 +1,138 @@
+"""Products of blocks that always reach BLAS, whatever the dims, strides and dtypes.
+
+Dims are brought to matrices by views where the memory allows it; what numpy's `matmul` would compute in a slow loop
+(integers, strides that BLAS does not take) is brought to a form that it multiplies by BLAS: integers through float64
+where that is exact, wrapping at their width; 8- and 16-bit floats in float32, rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpiarray.types import dtypes
+
+DimensionNumbers = tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]]
+
+_EXACT = 2**53  # integers below it are exact in float64
+_FLOAT64 = np.dtype(np.float64)
+
+
+class Dims(NamedTuple):
+    """How the dims of both sides become (batch, free, contracting) and (batch, contracting, free)."""
+
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    batch: int
+    left_free: int
+    contracting: int
+    plain: bool  # two matrices as they stand
+
+
+@lru_cache(maxsize=4096)
+def _dims(numbers: DimensionNumbers, left_ndim: int, right_ndim: int, by_right: bool) -> Dims:
+    (lc, rc), (lb, rb) = numbers
+    pairs = sorted(zip(lc, rc), key=lambda p: p[1] if by_right else p[0])
+    lc, rc = tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
+    left_free = free_dims(left_ndim, lc, lb)
+    right_free = free_dims(right_ndim, rc, rb)
+    left, right = (*lb, *left_free, *lc), (*rb, *rc, *right_free)
+    plain = left == right == (0, 1) and not lb
+    return Dims(left, right, len(lb), len(left_free), len(lc), plain)
+
+
+def free_dims(ndim: int, contracting: Sequence[int], batch: Sequence[int]) -> tuple[int, ...]:
+    return tuple(d for d in range(ndim) if d not in contracting and d not in batch)
+
+
+def product(x: Any, y: Any, numbers: DimensionNumbers, dtype: Any) -> np.ndarray:
+    """The generalized product of two blocks, of the dtype: batch dims, free dims of the left, free dims of the right."""
+    x, y = np.asarray(x), np.asarray(y)
+    dims = _dims(numbers, x.ndim, y.ndim, y.size > x.size)
+    if dims.plain and x.dtype == y.dtype == dtype and dtype.kind in "fc" and dtype.itemsize > 2:
+        return np.matmul(blas_ready(x), blas_ready(y))
+    x, y = x.transpose(dims.left), y.transpose(dims.right)
+    b, f, c = dims.batch, dims.left_free, dims.contracting
+    batch, left, inner, right = x.shape[:b], x.shape[b : b + f], x.shape[b + f :], y.shape[b + c :]
+    k = math.prod(inner)
+    matrix = x.reshape(*batch, math.prod(left), k)
+    out = matrices(matrix, y.reshape(*batch, k, math.prod(right)), dtype)
+    return out.reshape(*batch, *left, *right)
+
+
+def matrices(x: np.ndarray, y: np.ndarray, dtype: Any) -> np.ndarray:
+    """`x @ y` for stacks of matrices of one batch shape, of the dtype."""
+    if dtypes.is_complex(dtype) or (dtypes.is_float(dtype) and dtype.itemsize > 2):
+        return np.matmul(blas_ready(dtypes.cast(x, dtype)), blas_ready(dtypes.cast(y, dtype)))
+    if dtypes.is_float(dtype):
+        wide = np.dtype(np.float32) if not any(a.dtype.itemsize == 8 for a in (x, y)) else _FLOAT64
+        return dtypes.cast(matrices(x, y, wide), dtype)
+    if not all(dtypes.is_int(a.dtype) or dtypes.is_bool(a.dtype) for a in (x, y)):
+        return dtypes.cast(matrices(x, y, np.promote_types(x.dtype, y.dtype)), dtype)
+    if dtypes.is_bool(dtype):
+        return np.matmul(blas_ready(x != 0, np.float32), blas_ready(y != 0, np.float32)) > 0
+    return _integers(x, y, dtype)
+
+
+def _integers(x: np.ndarray, y: np.ndarray, dtype: Any) -> np.ndarray:
+    """Exact modulo the width of the dtype."""
+    k = x.shape[-1]
+    if not x.size or not y.size:
+        return np.zeros((*x.shape[:-1], y.shape[-1]), dtype)
+    x, y = _at_least_8_bits(x), _at_least_8_bits(y)
+    if _magnitude(x) * _magnitude(y) * k < _EXACT:
+        return _wrap(_by_float64(x, y), dtype)
+    if dtype.itemsize <= 4 and k < 2**20:
+        # the low 32 bits decide; of halves of 16 bits all sums of products are exact
+        (low_x, high_x), (low_y, high_y) = _halves(x), _halves(y)
+        cross = _by_float64(high_x, low_y) + _by_float64(low_x, high_y)
+        return _wrap(_by_float64(low_x, low_y) + (cross << np.int64(16)), dtype)
+    wide = dtype if dtype.itemsize == 8 else np.dtype(np.int64)
+    return _wrap(np.matmul(x.astype(wide), y.astype(wide)), dtype)
+
+
+def _at_least_8_bits(x: np.ndarray) -> np.ndarray:
+    return x if x.dtype.kind in "biu" else x.astype(np.int16)
+
+
+def _magnitude(x: np.ndarray) -> int:
+    if x.dtype.kind == "b":
+        return 1
+    if x.dtype.itemsize <= 2:
+        return 1 << (8 * x.dtype.itemsize)
+    return max(abs(int(x.min())), abs(int(x.max())))
+
+
+def _halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    bits = x.astype(np.int64) & 0xFFFFFFFF
+    return bits & 0xFFFF, bits >> 16
+
+
+def _by_float64(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.matmul(blas_ready(x, _FLOAT64), blas_ready(y, _FLOAT64)).astype(np.int64)
+
+
+def _wrap(x: np.ndarray, dtype: Any) -> np.ndarray:
+    return dtypes.cast(x, dtype)
+
+
+def blas_ready(x: np.ndarray, dtype: Any = None) -> np.ndarray:
+    """`x` with its last two dims laid out as BLAS takes them: rows or columns contiguous; a copy only if they are not."""
+    if dtype is not None and x.dtype != dtype:
+        return x.astype(dtype, order="C")
+    rows, columns = x.shape[-2:]
+    across, along = x.strides[-2:]
+    item = x.itemsize
+    if (along == item or columns <= 1) and _strides_over(across, item, columns, rows):
+        return x
+    if (across == item or rows <= 1) and _strides_over(along, item, rows, columns):
+        return x
+    return np.ascontiguousarray(x)
+
+
+def _strides_over(stride: int, item: int, length: int, count: int) -> bool:
+    return count <= 1 or (stride % item == 0 and stride >= item * max(length, 1))
