@@ -62,8 +62,8 @@ def key_array(name: str, key: Any) -> tuple[Any, bool]:
             f"{name}: invalid PRNG key data: {wrong} ({aval.str_short()}). Make a key with `jax.random.key`."
         )
     raise TypeError(
-        f"{name}: unexpected PRNG key type {type(key)}: expected a key, or key data with ndim, shape and dtype attributes, "
-        f"got {key!r}. Make a key with `jax.random.key`."
+        f"{name}: unexpected PRNG key type {type(key)}: expected a key or an array of key data, got {key!r}. "
+        "Make a key with `jax.random.key`."
     )
 
 
@@ -119,7 +119,7 @@ def int_dtype(name: str, dtype: Any) -> Any:
 
 
 def common_shape(name: str, shape: Any, *params: Any) -> tuple[int, ...]:
-    """The draw's shape: the given one, to which all parameters must broadcast, or the parameters' common one for None."""
+    """The draw's shape: the given one, to which all parameters must broadcast; their common one for None."""
     shapes = [aval_of(p).shape for p in params]
     if shape is not None:
         shape = shape_of(name, shape)
@@ -156,7 +156,7 @@ def draw_sharding(name: str, shape: Sequence[int], given: Any, *params: Any) -> 
 
 
 def parameter(x: Any, shape: Sequence[int], dtype: Any, sharding: NamedSharding | None) -> Any:
-    """`x` as `dtype`, a scalar or of the draw's rank, so that it broadcasts to a draw of `shape` placed by `sharding`."""
+    """`x` as `dtype`, a scalar or of the draw's rank, fit to broadcast to a draw of `shape` placed by `sharding`."""
     x = cast(x, dtype)
     aval = aval_of(x)
     if not aval.ndim:

@@ -95,13 +95,14 @@ def choice(
         raise ValueError(f"choice: a must be greater than 0 unless no samples are taken, got {population} elements")
     if not replace and count > population:
         raise ValueError(
-            f"choice: Cannot take a larger sample (size {count}) than population (size {population}) when 'replace=False'"
+            f"choice: Cannot take a larger sample (size {count}) than population (size {population}) "
+            "when 'replace=False'"
         )
     if p is not None:
         if aval_of(p).shape != (population,):
             raise ValueError(
-                f"choice: p must be None or a 1D vector with the same size as a.shape[axis]. p has shape {aval_of(p).shape} "
-                f"and a.shape[axis] is {population}."
+                "choice: p must be None or a 1D vector with the same size as a.shape[axis]. "
+                f"p has shape {aval_of(p).shape} and a.shape[axis] is {population}."
             )
         return _taken(a, _by_probability(key, shape, count, p, replace, mode), axis)
     if replace:

@@ -52,7 +52,8 @@ def _seed(name: str, seed: Any) -> Any:
         raise TypeError(f"{name}: PRNG key seed must be an integer; got {aval.str_short()}")
     if aval.ndim:
         raise TypeError(
-            f"{name} accepts a scalar seed, but was given an array of shape {aval.shape} != (). Use jax.vmap for batching"
+            f"{name} accepts a scalar seed, but was given an array of shape {aval.shape} != (). "
+            "Use jax.vmap for batching."
         )
     if isinstance(seed, Value):
         return seed
@@ -86,7 +87,8 @@ def fold_in(key: Any, data: Any) -> Any:
     typed, raw = single_key("fold_in", key)
     if np.ndim(data) if not isinstance(data, Value) else data.aval.ndim:
         raise TypeError(
-            f"fold_in accepts a scalar, but was given an array of shape {aval_of(data).shape} != (). Use jax.vmap for batching."
+            f"fold_in accepts a scalar, but was given an array of shape {aval_of(data).shape} != (). "
+            "Use jax.vmap for batching."
         )
     if isinstance(data, (np.ndarray, np.generic)) and np.asarray(data).dtype.kind in "iu":
         number: Any = literal(np.asarray(data).astype(np.uint32), _UINT32)

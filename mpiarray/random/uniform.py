@@ -104,7 +104,7 @@ def standard_normal(key: Any, shape: tuple[int, ...], dtype: Any, sharding: Any)
 def truncated_normal(
     key: Any, lower: Any, upper: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
-    """Normal numbers in the open interval (lower, upper), which broadcast to `shape` (default: to their common shape)."""
+    """Normal numbers in the open interval (lower, upper), which broadcast to `shape` (default: to each other)."""
     key = one_key("truncated_normal", key)
     dtype = float_dtype("truncated_normal", dtype)
     shape = common_shape("truncated_normal", shape, lower, upper)
