@@ -37,8 +37,8 @@ __all__ = [
 
 Block = np.ndarray[Any, np.dtype[Any]]
 
-# Elements of a tile: some ten temporaries of as many float64 fit in a second-level cache.
-_TILE = 1 << 13
+# Elements of a tile: a few temporaries of as many float64 fit in a second-level cache.
+_TILE = 1 << 15
 
 
 def _tiled(core: Callable[..., Block], *blocks: Block, single: Callable[..., Block] | None = None) -> Block:
