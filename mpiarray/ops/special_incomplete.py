@@ -20,7 +20,7 @@ _LIMIT = 20_000
 
 
 def _log_minus(t: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """log(t) - u for t = 1 + u, without cancellation near 0. Both are given: either may have lost the other's digits."""
+    """log(t) - u for t = 1 + u, without cancellation near 0. Both are given, as either may lack digits of the other."""
     r = u / (1 + t)
     z = r * r
     near = r * (2 * z * polynomial([1 / k for k in range(25, 2, -2)], z) - u)
