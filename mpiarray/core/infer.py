@@ -49,11 +49,11 @@ def _hashable(v: Any) -> bool:
 
 
 def _infer(op: ops.Op, avals: tuple[ShapedArray, ...], params: dict[str, Any], context: AbstractMesh) -> tuple[ShapedArray, ...]:
+    if op.infer is not None:  # it may take its operand from one mesh to another
+        outs = op.infer(avals, context, **params)
+        return tuple(outs) if op.multiple_results else (outs,)
     mesh = common_mesh(op, avals, params, context)
     avals = on_mesh(avals, mesh)
-    if op.infer is not None:
-        outs = op.infer(avals, mesh, **params)
-        return tuple(outs) if op.multiple_results else (outs,)
     shapes = op.type_rule(*avals, **params)
     outs = tuple(shapes) if op.multiple_results else (shapes,)
     vma = op.vma(avals, params)

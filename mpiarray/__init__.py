@@ -1,0 +1,52 @@
+"""mpiarray: JAX's sharding model on numpy and MPI.
+
+    import mpiarray as jax
+    import mpiarray.numpy as jnp
+
+    jax.set_mesh(jax.make_mesh((4, 2), ("x", "y")))
+    x = jax.device_put(jnp.arange(32.0).reshape(8, 4), jax.P("x", "y"))
+    print(jax.typeof(x.sum(0)))  # float32[4@y]
+
+One MPI rank owns one device of a mesh; every rank runs the same program.  Importing starts no MPI.
+"""
+
+from mpiarray import debug, dtypes, errors, experimental, numpy, sharding, tree, tree_util
+from mpiarray.config import config
+from mpiarray.core.value import aval_of as typeof
+from mpiarray.higher_order.jit import jit
+from mpiarray.higher_order.stages import eval_shape, make_jaxpr
+from mpiarray.numpy.array import Array
+from mpiarray.runtime.api import block_until_ready, clear_caches, device_get, disable_jit, distributed, enable_x64
+from mpiarray.runtime.assemble import (
+    make_array_from_callback,
+    make_array_from_process_local_data,
+    make_array_from_single_device_arrays,
+)
+from mpiarray.runtime.context import (
+    default_backend,
+    device_count,
+    devices,
+    local_device_count,
+    local_devices,
+    make_mesh,
+    process_count,
+    process_index,
+    set_mesh,
+)
+from mpiarray.runtime.debug import pure_callback
+from mpiarray.runtime.placement import device_put, reshard
+from mpiarray.types.aval import ShapeDtypeStruct
+from mpiarray.types.mesh import Device, Mesh
+from mpiarray.types.partition_spec import PartitionSpec
+from mpiarray.types.sharding import NamedSharding
+
+P = PartitionSpec
+__version__ = "0.1.0"
+
+__all__ = [
+    "Array", "Device", "Mesh", "NamedSharding", "P", "PartitionSpec", "ShapeDtypeStruct", "block_until_ready", "clear_caches", "config", "debug",
+    "default_backend", "device_count", "device_get", "device_put", "devices", "disable_jit", "distributed", "dtypes", "enable_x64", "errors",
+    "eval_shape", "experimental", "jit", "local_device_count", "local_devices", "make_array_from_callback",
+    "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "numpy", "process_count",
+    "process_index", "pure_callback", "reshard", "set_mesh", "sharding", "tree", "tree_util", "typeof",
+]  # fmt: skip

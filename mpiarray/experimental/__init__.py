@@ -1,0 +1,1 @@
+"""`jax.experimental`: layouts and what all processes do together."""

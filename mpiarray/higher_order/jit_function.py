@@ -1,0 +1,256 @@
+"""What `jax.jit` returns: stage a function once per input types, compile it once per placement, run it on blocks.
+
+    fun --trace--> jaxpr (per types, static values, context mesh) --compile--> executable (per placement of the arguments)
+
+Calling a jitted function under a trace stages a `jit` equation instead.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mpiarray.config import config
+from mpiarray.core.jaxpr import ClosedJaxpr
+from mpiarray.core.op import Undefined, define
+from mpiarray.core.trace import Tracer, state
+from mpiarray.core.value import Value, aval_of
+from mpiarray.higher_order import shardings as jit_shardings
+from mpiarray.higher_order.arguments import StaticSplit, flatten_call, join_static, split_static
+from mpiarray.runtime.array import ArrayImpl, from_host
+from mpiarray.runtime.eager import common_devices, compile_for, own_block
+from mpiarray.runtime.nans import check_nans
+from mpiarray.runtime.placed import Placed
+from mpiarray.transforms.stage import trace_to_jaxpr
+from mpiarray.types import tree
+from mpiarray.types.aval import ShapedArray
+
+UNSPECIFIED = jit_shardings.UNSPECIFIED
+
+_INLINED = "jit is inlined by the transformations"
+
+jit_op = define(
+    "jit",
+    type_rule=Undefined("its types are those of its jaxpr"),
+    infer=lambda avals, mesh, *, name, jaxpr: jaxpr.out_avals,
+    plan=Undefined("the compiler inlines it"),
+    jvp=Undefined(_INLINED),
+    transpose=Undefined(_INLINED),
+    batch=Undefined(_INLINED),
+    multiple_results=True,
+    inlines=True,
+)
+
+
+class Staged:
+    """A traced function: its jaxpr with constants as first inputs, and how results are put together."""
+
+    def __init__(self, name: str, jaxpr: ClosedJaxpr, in_tree: Any, out_tree: Any, in_avals: tuple[ShapedArray, ...]):
+        self.name, self.jaxpr, self.in_tree, self.out_tree, self.in_avals = name, jaxpr, in_tree, out_tree, in_avals
+        self.consts = tuple(c if isinstance(c, Value) else from_host(c) for c in jaxpr.consts)
+
+    @property
+    def out_avals(self) -> tuple[ShapedArray, ...]:
+        return self.jaxpr.out_avals
+
+
+class Ready:
+    """A compiled call: what runs it on this rank, and its results' metadata."""
+
+    __slots__ = ("donated", "out_tree", "outs", "run", "staged", "unusable")
+
+    def __init__(self, staged: Staged, run: Callable[..., Any] | None, outs: tuple[Placed, ...], donated: tuple[int, ...], unusable: tuple[int, ...]):
+        self.staged, self.run, self.outs, self.donated, self.unusable = staged, run, outs, donated, unusable
+        self.out_tree = staged.out_tree
+
+
+def context_key() -> Any:
+    return state.abstract_mesh, state.mesh, config.jax_enable_x64
+
+
+class JitFunction:
+    """What `jit` returns."""
+
+    def __init__(
+        self, fun: Callable[..., Any], *, in_shardings: Any, out_shardings: Any, static: StaticSplit, donate: StaticSplit, inline: bool, keep_unused: bool
+    ):
+        functools.update_wrapper(self, fun, updated=())
+        self._fun = fun
+        self._name = fun_name(fun)
+        self._in, self._out = in_shardings, out_shardings
+        self._static, self._donate = static, donate
+        self._inline, self._keep_unused = inline, keep_unused
+        self._staged: dict[Any, Staged] = {}
+        self._ready: dict[Any, Ready] = {}
+
+    def __repr__(self) -> str:
+        return f"<jit of {self._name}>"
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def _cache_size(self) -> int:
+        """How many types the function was traced for."""
+        return len(self._staged)
+
+    def clear_cache(self) -> None:
+        self._staged.clear()
+        self._ready.clear()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if config.jax_disable_jit:
+            return self._fun(*args, **kwargs)
+        fixed, dynamic, named = split_static(args, kwargs, self._static)
+        leaves, structure = flatten_call(self._name, dynamic, named)
+        if state.trace is not None or any(isinstance(x, Tracer) for x in leaves):
+            return self._bind(fixed, leaves, structure)
+        if self._in is not UNSPECIFIED:
+            leaves = jit_shardings.place_arguments(self, leaves, dynamic, named)
+        key = (structure, fixed, tuple([x._placed for x in leaves]), state.abstract_mesh, state.mesh, config.jax_enable_x64)
+        ready = self._ready.get(key)
+        if ready is None:
+            for x in leaves:
+                x._check_alive()
+            ready = self._ready[key] = self._compile(fixed, leaves, structure)
+        return execute(ready, leaves)
+
+    def _bind(self, fixed: Any, leaves: list[Any], structure: Any) -> Any:
+        """Under a trace: an equation that calls this function's jaxpr."""
+        staged = self.stage(fixed, [aval_of(x) for x in leaves], structure)
+        if self._inline:
+            outs = eval_jaxpr(staged.jaxpr.jaxpr, staged.consts, leaves)
+        else:
+            outs = jit_op(*staged.consts, *leaves, name=self._name, jaxpr=called(staged))
+        return tree.unflatten(staged.out_tree, outs)
+
+    def stage(self, fixed: Any, avals: Sequence[ShapedArray], structure: Any) -> Staged:
+        """The traced function for these types; traces it the first time."""
+        key = (structure, fixed, tuple(avals), context_key())
+        staged = self._staged.get(key)
+        if staged is None or any(isinstance(c, Tracer) or (isinstance(c, ArrayImpl) and c.is_deleted()) for c in staged.consts):
+            staged = self._trace(fixed, avals, structure)
+            self._staged[key] = staged
+        return staged
+
+    def _trace(self, fixed: Any, avals: Sequence[ShapedArray], structure: Any) -> Staged:
+        found: list[Any] = []
+
+        def flat(*tracers: Any) -> list[Any]:
+            dynamic, named = tree.unflatten(structure, tracers)
+            args, kwargs = join_static(fixed, dynamic, named)
+            out = self._fun(*args, **kwargs)
+            outs, out_tree = flatten_result(self._name, out)
+            found.append(out_tree)
+            return jit_shardings.place_results(self, outs, out_tree)
+
+        jaxpr = trace_to_jaxpr(flat, avals, name=self._name)
+        return Staged(self._name, jaxpr, structure, found[0], tuple(avals))
+
+    def _compile(self, fixed: Any, leaves: list[ArrayImpl], structure: Any) -> Ready:
+        staged = self.stage(fixed, [x.aval for x in leaves], structure)
+        return make_ready(self, staged, [x._placed for x in leaves], structure)
+
+
+def called(staged: Staged) -> ClosedJaxpr:
+    """The jaxpr with its constants as operands; one object per trace, so that equal calls share it."""
+    found = getattr(staged, "called", None)
+    if found is None:
+        inner = staged.jaxpr.jaxpr
+        found = ClosedJaxpr(inner.replace(constvars=(), invars=(*inner.constvars, *inner.invars)))
+        staged.called = found  # type: ignore[attr-defined]
+    return found
+
+
+def eval_jaxpr(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """Bind a jaxpr's equations again, under the current trace."""
+    env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args)))
+
+    def read(atom: Any) -> Any:
+        return env.get(atom, atom)
+
+    for eqn in jaxpr.eqns:
+        out = eqn.op(*[read(v) for v in eqn.invars], **eqn.params)
+        env.update(zip(eqn.outvars, out if eqn.op.multiple_results else [out]))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def make_ready(function: JitFunction, staged: Staged, args: Sequence[Placed], structure: Any) -> Ready:
+    """Compile a traced function for arguments placed so."""
+    all_args = [*(c._placed for c in staged.consts), *args]
+    ids = jit_shardings.devices_for(staged.name, function, staged.out_tree, all_args, common_devices)
+    out_specs = jit_shardings.result_specs(function, staged)
+    run, outs = compile_for(staged.name, called(staged), all_args, out_specs, ids)
+    outs = jit_shardings.shown_results(function, staged, outs)
+    donated, unusable = donation(function, staged, args, outs, structure)
+    return Ready(staged, run, outs, donated, unusable)
+
+
+def execute(ready: Ready, leaves: Sequence[ArrayImpl]) -> Any:
+    """Run a compiled call on concrete arguments."""
+    if ready.run is None:
+        results: list[Any] = [ArrayImpl(p, None) for p in ready.outs]
+    else:
+        blocks = ready.run(*[c._block for c in ready.staged.consts], *[x._block for x in leaves])
+        results = [ArrayImpl(p, jit_shardings.in_order(own_block(b), p)) for p, b in zip(ready.outs, blocks)]
+        if config.jax_debug_nans:
+            check_nans(ready.staged.name, results)
+    if ready.donated or ready.unusable:
+        _donate(ready, leaves)
+    return tree.unflatten(ready.out_tree, results)
+
+
+def donation(
+    function: JitFunction, staged: Staged, args: Sequence[Placed], outs: Sequence[Placed], structure: Any
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Indices of donated leaves whose buffer a result could take, and of those that fit none."""
+    if not function._donate:
+        return (), ()
+    marked = donated_leaves(function, structure)
+    free = [(p.aval.shape, p.aval.dtype, p.spec) for p in outs]
+    usable, unusable = [], []
+    for i in marked:
+        if not args[i].committed:
+            continue
+        mine = (args[i].aval.shape, args[i].aval.dtype, args[i].spec)
+        if mine in free:
+            free.remove(mine)
+            usable.append(i)
+        else:
+            unusable.append(i)
+    return tuple(usable), tuple(unusable)
+
+
+def donated_leaves(function: JitFunction, structure: Any) -> list[int]:
+    """Which leaves belong to donated arguments."""
+    count = structure.num_leaves
+    dynamic, named = tree.unflatten(structure, range(count))
+    kept = [n for n in range(len(dynamic) + len(function._static.nums)) if n not in function._static.nums]
+    out = [i for n, a in zip(kept, dynamic) if n in function._donate.nums for i in tree.leaves(a)]
+    return out + [i for k, a in named.items() if k in function._donate.names for i in tree.leaves(a)]
+
+
+def _donate(ready: Ready, leaves: Sequence[ArrayImpl]) -> None:
+    for i in ready.donated:
+        leaves[i].delete()
+    if ready.unusable:
+        types = ", ".join(leaves[i].aval.str_short() for i in ready.unusable)
+        warnings.warn(f"Some donated buffers were not usable: {types}. No result has their type; the arguments stay alive.", UserWarning, stacklevel=4)
+
+
+def flatten_result(name: str, out: Any) -> tuple[list[Any], Any]:
+    """A function's result as values; TypeError for what is no array."""
+    leaves, structure = tree.flatten(out)
+    for x in leaves:
+        try:
+            aval_of(x)
+        except TypeError:
+            raise TypeError(f"function {name} returned a value of type {type(x)}, which is not a valid JAX type: {x!r}") from None
+    return leaves, structure
+
+
+def fun_name(fun: Callable[..., Any]) -> str:
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    return getattr(fun, "__name__", type(fun).__name__)
