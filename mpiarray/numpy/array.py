@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mpiarray.core.value import Value
-from mpiarray.numpy import arithmetic, choices, comparison, complex_numbers
+from mpiarray.numpy import arithmetic, choices, comparison, complex_numbers, creation, manipulation
 from mpiarray.numpy.promotion import ARRAY_LIKE
 from mpiarray.types.aval import ShapedArray
 
@@ -165,3 +165,55 @@ class Array(Value):
     def clip(self, min: Any = None, max: Any = None) -> Any:
         """Values limited to `min` and `max`."""
         return choices.clip(self, min, max)
+
+    # -- methods: shapes and dtypes ---------------------------------------------------------------------
+
+    @property
+    def T(self) -> Any:
+        """With its dims reversed."""
+        return manipulation.transpose(self)
+
+    @property
+    def mT(self) -> Any:
+        """With its last two dims swapped."""
+        return manipulation.matrix_transpose(self)
+
+    def reshape(self, *args: Any, order: str = "C", copy: bool | None = None, out_sharding: Any = None) -> Any:
+        """In another shape, given as one sequence or as several ints; see `jnp.reshape`."""
+        sizes = args[0] if len(args) == 1 else args
+        return manipulation.reshape(self, sizes, order, copy=copy, out_sharding=out_sharding)
+
+    def ravel(self, order: str = "C", *, out_sharding: Any = None) -> Any:
+        """As 1-D."""
+        return manipulation.ravel(self, order, out_sharding=out_sharding)
+
+    def flatten(self, order: str = "C", *, out_sharding: Any = None) -> Any:
+        """As 1-D."""
+        return manipulation.ravel(self, order, out_sharding=out_sharding)
+
+    def transpose(self, *args: Any) -> Any:
+        """With its dims in another order, given as one sequence or as several ints (default: reversed)."""
+        axes = None if not args or args == (None,) else args[0] if len(args) == 1 and not isinstance(args[0], int) else args
+        return manipulation.transpose(self, axes)
+
+    def swapaxes(self, axis1: int, axis2: int) -> Any:
+        """With two dims swapped."""
+        return manipulation.swapaxes(self, axis1, axis2)
+
+    def squeeze(self, axis: Any = None) -> Any:
+        """Without dims of size 1."""
+        return manipulation.squeeze(self, axis)
+
+    def astype(self, dtype: Any, copy: bool = False, device: Any = None) -> Any:
+        """Converted to a dtype."""
+        return manipulation.astype(self, dtype, copy=copy, device=device)
+
+    def view(self, dtype: Any = None, type: None = None) -> Any:
+        """Its bits read as another dtype."""
+        if type is not None:
+            raise NotImplementedError("`type` argument of array.view() is not supported.")
+        return manipulation.view(self, dtype)
+
+    def copy(self) -> Any:
+        """An array of its own with the same values."""
+        return creation.copy(self)

@@ -44,3 +44,21 @@ def as_array(x: Any) -> Any:
         return x.__jax_array__()
     dtype, weak = dtypes.dtype_of(x)
     return from_host(dtypes.scalar_array(x, dtype) if dtypes.is_python_scalar(x) else np.asarray(x), dtype, weak)
+
+
+def _no_place(x: Value, where: Any) -> Value:
+    raise InternalError("an array was placed before the runtime was imported")
+
+
+_place: Callable[[Any, Any], Value] = _no_place
+
+
+def set_place(place: Callable[[Any, Any], Value]) -> None:
+    """Say how arrays are put on devices: `place(x, sharding or device)`.  The runtime does so when it is imported."""
+    global _place
+    _place = place
+
+
+def place(x: Any, where: Any) -> Value:
+    """`x` on a device or by a sharding, as `jax.device_put`."""
+    return _place(x, where)
