@@ -22,25 +22,20 @@ from mpiarray.tools import environment
 from mpiarray.tools.run import launcher_command
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMED_OUT = 124
 # each rank writes to files of its own: MPI launchers mix lines, and lose some when a job is aborted
 REDIRECT = 'r=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; exec "$@" >"$JOB_FOLDER/out.$r" 2>"$JOB_FOLDER/err.$r"'
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: exit status (124 after the time limit), each rank's output, the launcher's own, and seconds."""
+    """How a job ended: exit status, each rank's output, the launcher's own, seconds, and whether it was killed."""
 
     status: int
     stdout: tuple[str, ...]
     stderr: tuple[str, ...]
     launcher: str
     seconds: float
-
-    @property
-    def timed_out(self) -> bool:
-        """Whether the job had to be killed: it hung."""
-        return self.status == TIMED_OUT
+    timed_out: bool
 
     @property
     def errors(self) -> str:
@@ -49,7 +44,7 @@ class Outcome:
 
     def __str__(self) -> str:
         """Everything, for the message of a failed assertion."""
-        parts = [f"exit status {self.status} after {self.seconds:.1f} s"]
+        parts = [f"exit status {self.status} after {self.seconds:.1f} s{', killed' * self.timed_out}"]
         for name, texts in (("stdout", self.stdout), ("stderr", self.stderr)):
             parts += [f"--- {name} of rank {rank}:\n{text}" for rank, text in enumerate(texts) if text]
         return "\n".join([*parts, f"--- launcher:\n{self.launcher}"])
@@ -93,10 +88,11 @@ def _run(folder: Path, program: Sequence[str], ranks: int, limit: float, extra: 
         said, _ = process.communicate(timeout=limit)
         status = process.returncode
     except subprocess.TimeoutExpired:
-        said, status = _kill(process, folder), TIMED_OUT
+        said, status = _kill(process, folder), None
     seconds = time.monotonic() - begun
     texts = {name: tuple(_read(folder / f"{name}.{rank}") for rank in range(ranks)) for name in ("out", "err")}
-    return Outcome(status, texts["out"], texts["err"], said.decode(errors="replace"), seconds)
+    text = said.decode(errors="replace")
+    return Outcome(status or 0, texts["out"], texts["err"], text, seconds, timed_out=status is None)
 
 
 def _kill(process: subprocess.Popen[bytes], folder: Path) -> bytes:
