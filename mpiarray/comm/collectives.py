@@ -6,9 +6,10 @@ bits, complex numbers, random keys.  Blocks may have no elements and more than 2
 MPI as they are, others are packed once.  Results are new arrays in C order, or `out` where it is given (C-contiguous,
 of the result's shape and dtype; only all_reduce allows `out is x`).  A group of one member communicates nothing.
 
-Bits: every member receives equal bits.  Gathers copy; MPI promises identical results of Allreduce on all members (MPI
-4.0, section 6.9.6), and the reductions that `reductions` does itself are computed once and then distributed, or by all
-members in the same order from the same bytes.
+Bits: every member receives equal bits (NaNs may differ in their sign).  Gathers copy; MPI promises identical results of
+Allreduce on all members (MPI 4.0, section 6.9.6), each new group tries whether it keeps that promise, and if not (or
+with `config.deterministic`) the reductions of `reductions` are used: they are computed once and then distributed, or by
+all members in rank order from the same bytes.  MPIARRAY_CHECK=1 compares the bits of every result.
 
 Ranks, roots and peers are positions in the group.  Wrong arguments raise InternalError: callers check types before.
 """
@@ -136,9 +137,7 @@ def all_gather_varied(
     return _all_gather_varied(group, x, shapes, dtype)
 
 
-def exchange(
-    group: Group, sends: Sequence[tuple[int, np.ndarray]], recvs: Sequence[tuple[int, np.ndarray]]
-) -> None:
+def exchange(group: Group, sends: Sequence[tuple[int, np.ndarray]], recvs: Sequence[tuple[int, np.ndarray]]) -> None:
     """Send blocks to peers and receive blocks from peers, in place, whatever the strides of either side.
 
     sends: (position, block).  recvs: (position, block to fill).  The n-th block sent to a peer is the n-th that it
@@ -169,7 +168,7 @@ def _all_reduce(group: Group, x: np.ndarray, op: str, out: np.ndarray | None) ->
     native = datatypes.native(op, dtype)
     if not x.flags.c_contiguous:
         x = x.copy(order="C")
-    if native is None or (config.deterministic and datatypes.depends_on_order(op, dtype)):
+    if native is None or ((config.deterministic or group.ordered) and datatypes.depends_on_order(op, dtype)):
         ordered_all_reduce(group, x, op, result)
         return result
     datatype, reduction = native
@@ -225,9 +224,7 @@ def _gather_direct(group: Group, x: np.ndarray, result: np.ndarray) -> np.ndarra
     return result
 
 
-def _reduce_scatter(
-    group: Group, x: np.ndarray, dim: int, op: str, tiled: bool, out: np.ndarray | None
-) -> np.ndarray:
+def _reduce_scatter(group: Group, x: np.ndarray, dim: int, op: str, tiled: bool, out: np.ndarray | None) -> np.ndarray:
     n, shape, dtype = group.size, x.shape, x.dtype
     dim = _position(dim, x.ndim, "reduce_scatter")
     part = _part_shape(shape, dim, n, tiled, "reduce_scatter")

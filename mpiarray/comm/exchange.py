@@ -1,16 +1,17 @@
 """Blocks sent from rank to rank, whatever their strides, with bounded buffers.
 
 Both sides cut a block into pieces by the same rule (its shape and the message size alone), so a strided sender and a
-contiguous receiver agree.  If everything fits into the buffers, all messages are posted at once.  Else the ranks go in
-rounds: in round r each sends to the rank r places on and receives from the rank r places back, two pieces under way.
-That cannot lock: of all pieces not yet done, the ones first in (round, piece) order are posted by both their ends.
-Messages between two ranks match in order, so one tag is enough, and members with nothing to do need not take part.
+contiguous receiver agree.  If few bytes need packing, all messages are posted at once.  Else the ranks go in rounds: in
+round r each sends to the rank r places on and receives from the rank r places back, two pieces under way, packed into
+buffers that stay in the cache.  That cannot lock: of all pieces not yet done, the ones first in (round, piece) order
+are posted by both their ends.  Messages between two ranks match in order, so one tag is enough, and members with
+nothing to do need not take part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,8 @@ from mpiarray.config import config
 from mpiarray.errors import InternalError
 
 _TAG = 1
-_LONGEST = 2**30
+_MESSAGE = 2**21
+"""Bytes of one message where blocks are cut: long enough for full speed, short enough to pack in the cache."""
 _UNDER_WAY = 4  # two pieces sent and two received
 
 Blocks = Sequence[tuple[int, np.ndarray]]
@@ -35,9 +37,9 @@ def exchange_blocks(group: Group, sends: Blocks, recvs: Blocks) -> None:
         return
     if group.comm is None:
         raise InternalError("exchange: a group of one member has no peers")
-    limit = max(1, min(config.exchange_bytes // _UNDER_WAY, _LONGEST))
+    limit = max(1, min(config.exchange_bytes // _UNDER_WAY, _MESSAGE))
     buffered = sum(block.nbytes for _, block in [*sends, *recvs] if not block.flags.c_contiguous)
-    if buffered <= config.exchange_bytes:
+    if buffered <= limit * _UNDER_WAY:
         _all_at_once(group, sends, recvs, limit)
     else:
         _in_rounds(group, sends, recvs, limit)
@@ -53,60 +55,66 @@ def _copy_own(group: Group, sends: Blocks, recvs: Blocks) -> None:
 
 
 def _all_at_once(group: Group, sends: Blocks, recvs: Blocks, limit: int) -> None:
-    incoming = [_Incoming(group, peer, piece) for peer, block in recvs for piece in pieces(block, limit)]
-    outgoing = [_Outgoing(group, peer, piece) for peer, block in sends for piece in pieces(block, limit)]
-    for message in incoming:
-        message.finish()
-    for message in outgoing:
+    incoming = [_receive(group, peer, piece) for peer, block in recvs for piece in pieces(block, limit)]
+    outgoing = [_send(group, peer, piece) for peer, block in sends for piece in pieces(block, limit)]
+    for message in (*incoming, *outgoing):
         message.finish()
 
 
 def _in_rounds(group: Group, sends: Blocks, recvs: Blocks, limit: int) -> None:
+    room = [np.empty(limit, np.uint8) for _ in range(_UNDER_WAY)]
     for distance in range(1, group.size):
         target, source = (group.rank + distance) % group.size, (group.rank - distance) % group.size
         outgoing = (piece for peer, block in sends if peer == target for piece in pieces(block, limit))
         incoming = (piece for peer, block in recvs if peer == source for piece in pieces(block, limit))
-        before: list[_Incoming | _Outgoing] = []
+        before: list[_Message] = []
         while True:
-            now: list[_Incoming | _Outgoing] = []
+            now: list[_Message] = []
             if (wanted := next(incoming, None)) is not None:
-                now.append(_Incoming(group, source, wanted))
+                now.append(_receive(group, source, wanted, room[0]))
             if (given := next(outgoing, None)) is not None:
-                now.append(_Outgoing(group, target, given))
+                now.append(_send(group, target, given, room[1]))
             for message in before:
                 message.finish()
             if not now:
                 break
             before = now
+            room = [*room[2:], *room[:2]]
 
 
-class _Outgoing:
-    """One piece being sent; packed if it is strided."""
+class _Message(NamedTuple):
+    """One piece under way; `packed` is unpacked into `piece` when it has arrived, where both are there."""
 
-    __slots__ = ("buffer", "request")
-
-    def __init__(self, group: Group, peer: int, piece: np.ndarray) -> None:
-        self.buffer = piece if piece.flags.c_contiguous else piece.copy(order="C")
-        self.request: Any = group.comm.Isend(datatypes.wire(self.buffer), peer, _TAG)
-
-    def finish(self) -> None:
-        self.request.Wait()
-
-
-class _Incoming:
-    """One piece being received; unpacked when it is there, if it is strided."""
-
-    __slots__ = ("buffer", "piece", "request")
-
-    def __init__(self, group: Group, peer: int, piece: np.ndarray) -> None:
-        self.piece = piece
-        self.buffer = piece if piece.flags.c_contiguous else np.empty(piece.shape, piece.dtype)
-        self.request: Any = group.comm.Irecv(datatypes.wire(self.buffer), peer, _TAG)
+    request: Any
+    packed: np.ndarray | None = None
+    piece: np.ndarray | None = None
 
     def finish(self) -> None:
         self.request.Wait()
-        if self.buffer is not self.piece:
-            np.copyto(self.piece, self.buffer)
+        if self.packed is not None and self.piece is not None:
+            np.copyto(self.piece, self.packed)
+
+
+def _send(group: Group, peer: int, piece: np.ndarray, room: np.ndarray | None = None) -> _Message:
+    if not piece.flags.c_contiguous:
+        packed = _buffer(piece, room)
+        np.copyto(packed, piece)
+        piece = packed
+    return _Message(group.comm.Isend(datatypes.wire(piece), peer, _TAG), piece)
+
+
+def _receive(group: Group, peer: int, piece: np.ndarray, room: np.ndarray | None = None) -> _Message:
+    if piece.flags.c_contiguous:
+        return _Message(group.comm.Irecv(datatypes.wire(piece), peer, _TAG), piece)
+    packed = _buffer(piece, room)
+    return _Message(group.comm.Irecv(datatypes.wire(packed), peer, _TAG), packed, piece)
+
+
+def _buffer(piece: np.ndarray, room: np.ndarray | None) -> np.ndarray:
+    """A contiguous array like `piece`, in the memory of `room` if it is given and large enough."""
+    if room is None or room.nbytes < piece.nbytes:
+        return np.empty(piece.shape, piece.dtype)
+    return room[: piece.nbytes].view(piece.dtype).reshape(piece.shape)
 
 
 def pieces(block: np.ndarray, limit: int) -> Iterator[np.ndarray]:

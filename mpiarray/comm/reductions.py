@@ -8,17 +8,18 @@ are cut into a part for each member (all-to-all), combined there, and gathered, 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from mpiarray.comm import datatypes
+from mpiarray.comm.exchange import exchange_blocks
 from mpiarray.comm.groups import Group
 from mpiarray.config import config
 from mpiarray.errors import InternalError
 
 _GATHER_BYTES = 2**15
 """Up to this many bytes over all members together, gathering everything is faster than cutting."""
+_PIECE_BYTES = 2**24
+"""Bytes of a block that are cut, combined and gathered at a time."""
 _TILE = 2**14
 """Elements combined at a time, so that the float32 sums stay in the cache."""
 
@@ -42,8 +43,7 @@ def ordered_all_reduce(group: Group, x: np.ndarray, op: str, result: np.ndarray)
         group.comm.Allgather(datatypes.wire(source), datatypes.wire(rows, n))
         fold(rows, op, target)
         return
-    step = max(n, config.exchange_bytes // x.itemsize // 2)
-    step = min(step - step % n, datatypes.PIECE)
+    step = _piece(n, x.itemsize)
     for start in range(0, x.size, step):
         _reduce_piece(group, source[start : start + step], op, target[start : start + step])
 
@@ -73,9 +73,25 @@ def _reduce_piece(group: Group, source: np.ndarray, op: str, target: np.ndarray)
 def ordered_reduce_scatter(group: Group, packed: np.ndarray, op: str, result: np.ndarray) -> None:
     """Combine in rank order the parts for this rank of all blocks; `packed` holds the n parts one after the other."""
     n = group.size
-    rows: Any = np.empty((n, result.size), result.dtype)
-    group.comm.Alltoall(datatypes.wire(packed, n), datatypes.wire(rows, n))
-    fold(rows, op, result.reshape(-1))
+    target = result.reshape(-1)
+    if packed.nbytes <= _PIECE_BYTES:
+        rows = np.empty((n, target.size), result.dtype)
+        group.comm.Alltoall(datatypes.wire(packed, n), datatypes.wire(rows, n))
+        fold(rows, op, target)
+        return
+    parts = packed.reshape(n, -1)
+    step = max(1, _piece(n, result.itemsize) // n)
+    for start in range(0, target.size, step):
+        stop = min(start + step, target.size)
+        rows = np.empty((n, stop - start), result.dtype)
+        exchange_blocks(group, [(k, parts[k, start:stop]) for k in range(n)], list(enumerate(rows)))
+        fold(rows, op, target[start:stop])
+
+
+def _piece(n: int, itemsize: int) -> int:
+    """Elements combined per step over n members: few enough for the buffers, a multiple of n."""
+    count = max(n, min(config.exchange_bytes, _PIECE_BYTES) // itemsize)
+    return count - count % n
 
 
 def fold(rows: np.ndarray, op: str, out: np.ndarray) -> None:

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import mmap
 import os
 import struct
 import sys
+import tempfile
 import threading
 import time
 import zlib
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARIES = (os.path.dirname(os.path.dirname(np.__file__)) + os.sep, os.path.dirname(os.__file__) + os.sep)
+_SHARED = "/dev/shm"
 _ALL_BITS = 0xFFFFFFFFFFFFFFFF
 _SLOT = 1024
 _HEAD = struct.Struct("<qqqd")
@@ -95,15 +99,20 @@ def _title(kind: str, x: np.ndarray | None, params: tuple) -> str:
 
 
 def call_site(frame: FrameType | None = None) -> str:
-    """'file.py:12' of the innermost line of the main thread that is not in this package."""
+    """'file.py:12' of the innermost line that belongs neither to this package nor to an installed library."""
     frame = frame or sys._getframe(1)
-    last = frame
+    outside: FrameType | None = None
     while frame is not None:
-        last, name = frame, frame.f_code.co_filename
-        if not name.startswith(_PACKAGE) and not name.startswith("<frozen"):
-            break
+        name = frame.f_code.co_filename
+        if not name.startswith((_PACKAGE, "<frozen")):
+            outside = outside or frame
+            if not name.startswith(_LIBRARIES):
+                outside = frame
+                break
         frame = frame.f_back
-    return f"{os.path.basename(last.f_code.co_filename)}:{last.f_lineno}"
+    if outside is None:
+        return "an unknown place"
+    return f"{os.path.basename(outside.f_code.co_filename)}:{outside.f_lineno}"
 
 
 def _ranks(members: tuple[int, ...]) -> str:
@@ -117,7 +126,7 @@ def _compare(group: Group, text: str, operation: str) -> None:
     """RuntimeError on all members unless all are about to do the same operation from the same line."""
     site = text.rpartition(" at ")[2]
     mark = f"{group.number}|{operation}|{site}"
-    if _all_equal(group, int.from_bytes(blake2b(mark.encode(), digest_size=8).digest(), "little")):
+    if all_equal(group.comm, int.from_bytes(blake2b(mark.encode(), digest_size=8).digest(), "little")):
         return
     told = group.comm.allgather((f"{text}, collective {group.number}", mark))
     raise RuntimeError(f"ranks have diverged: {_who_is_where(group, told)}")
@@ -137,17 +146,19 @@ def _who_is_where(group: Group, told: list[tuple[str, str]]) -> str:
 
 
 def _compare_bits(group: Group, text: str, result: np.ndarray) -> None:
+    if result.dtype.kind not in "biu":  # the sign of a NaN depends on the order of the operands, and on nothing else
+        result = np.where(result != result, np.zeros((), result.dtype), result)
     checksum = zlib.crc32(np.ascontiguousarray(result).reshape(-1).view(np.uint8).data)
-    if not _all_equal(group, checksum):
+    if not all_equal(group.comm, checksum):
         raise RuntimeError(f"{text}: the members of ranks {_ranks(group.members)} received different bits")
 
 
-def _all_equal(group: Group, number: int) -> bool:
+def all_equal(comm: Any, number: int) -> bool:
     """Whether all members gave the same unsigned 64-bit number: then the largest and the smallest are the same."""
     ends = np.array([number, number ^ _ALL_BITS], np.uint64)
     found = np.empty_like(ends)
     datatype, largest = datatypes.native("max", ends.dtype)  # type: ignore[misc]
-    group.comm.Allreduce((ends, 2, datatype), (found, 2, datatype), largest)
+    comm.Allreduce((ends, 2, datatype), (found, 2, datatype), largest)
     return int(found[0]) == int(found[1]) ^ _ALL_BITS
 
 
@@ -179,6 +190,27 @@ def start(mpi: ModuleType, comm: Any, abort: Callable[[int], None]) -> None:
     atexit.register(_board.write, _ENDED, "")
 
 
+def _shared_memory(node: Any, nbytes: int) -> mmap.mmap | None:
+    """Memory that the ranks of `node` share, or None where they do not see each other's files; collective.
+
+    A file that is unlinked at once, not an MPI window: windows need parts of MPI that are not set up everywhere.
+    """
+    descriptor, path = -1, ""
+    if node.Get_rank() == 0:
+        descriptor, path = tempfile.mkstemp(prefix="mpiarray-", dir=_SHARED if os.path.isdir(_SHARED) else None)
+        os.ftruncate(descriptor, nbytes)
+    path = node.bcast(path)
+    if descriptor < 0 and os.path.exists(path):
+        descriptor = os.open(path, os.O_RDWR)
+    everyone = all(node.allgather(descriptor >= 0))
+    if node.Get_rank() == 0:
+        os.unlink(path)
+    memory = mmap.mmap(descriptor, nbytes) if everyone else None
+    if descriptor >= 0:
+        os.close(descriptor)
+    return memory
+
+
 class Board:
     """What each rank of this node is doing: one slot of shared memory per rank, written by its owner alone.
 
@@ -186,18 +218,20 @@ class Board:
     """
 
     def __init__(self, mpi: ModuleType, comm: Any, timeout: float, abort: Callable[[int], None]) -> None:
-        node = comm.Split_type(mpi.COMM_TYPE_SHARED)
         self.timeout = timeout
         self.abort = abort
-        self.size = node.Get_size()
-        self.slot = node.Get_rank()
         self.rank = comm.Get_rank()
-        self.window = mpi.Win.Allocate_shared(_SLOT * self.size if self.slot == 0 else 0, comm=node)
-        memory, _ = self.window.Shared_query(0)
-        self.memory = memoryview(memory).cast("B")
         self.main = threading.main_thread().ident
+        node = comm.Split_type(mpi.COMM_TYPE_SHARED)
+        self.slot, self.size = node.Get_rank(), node.Get_size()
+        memory = _shared_memory(node, _SLOT * self.size)
+        if memory is None:  # each rank then watches itself only
+            self.slot, self.size = 0, 1
+            memory = mmap.mmap(-1, _SLOT)
+        self.memory = memory
         self.write(_RUNS, "")
         node.Barrier()
+        node.Free()
 
     def write(self, state: int, text: str) -> None:
         """Note in this rank's slot that it entered `state` now; `text` is the collective (the last one outside)."""
