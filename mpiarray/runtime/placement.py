@@ -8,6 +8,7 @@ import numpy as np
 
 from mpiarray.core.trace import is_evaluating, state
 from mpiarray.core.value import Value, aval_of
+from mpiarray.numpy.host import set_place
 from mpiarray.numpy.promotion import out_sharding
 from mpiarray.ops import placement as ops
 from mpiarray.runtime.array import ArrayImpl, from_host
@@ -43,6 +44,9 @@ def device_put(
             if isinstance(leaf, ArrayImpl) and leaf is not new and leaf._placed is not new._placed:
                 leaf.delete()
     return tree.unflatten(structure, out)
+
+
+set_place(device_put)
 
 
 def _is_target(t: Any) -> bool:
