@@ -81,8 +81,7 @@ def perform(run: Run, arguments: Sequence[str]) -> Result:
             return Result(run, 0, 1 if os.environ.get("CI") else 0, 0, 0.0, f"not run: {error}")
     with tempfile.TemporaryDirectory(prefix="mpiarray-suite-") as folder:
         summary = Path(folder, "counts.json")
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        environ = os.environ | {"MPIARRAY_TEST_SUMMARY": str(summary), "PYTHONPATH": path}
+        environ = os.environ | {"MPIARRAY_TEST_SUMMARY": str(summary)}
         if run.check:
             environ = {"MPIARRAY_CHECK": "1"} | environ
         begun = time.monotonic()

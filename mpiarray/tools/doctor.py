@@ -103,7 +103,7 @@ def examine_machine(report: Report) -> None:
     installed = [f"{name} {_version(name) or 'not installed'}" for name in PACKAGES]
     optional = [f"{name} {version}" for name in OPTIONAL if (version := _version(name))]
     report.add("packages", ", ".join(installed) + ("\n" + ", ".join(optional) if optional else ""))
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[call-overload, index]
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     file, threads = blas_threads()
     report.add(
         "BLAS", f"{blas['name']} {blas['version']} ({file}), {threads or 'unknown number of'} threads in this process"
