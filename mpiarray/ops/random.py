@@ -349,7 +349,7 @@ def _trips_plan(avals: tuple[ShapedArray, ...], *, distribution: str, block: Blo
     key_dims, dims, local = _sampler_plan(distribution, avals, _PARAMETERS[distribution])
     cut = mesh_order(mesh_of(avals), {x for axes in dims[len(key_dims) :] for x in axes})
     ins = (spec_from(key_dims), *(spec_from(dims),) * (len(avals) - 1))
-    return Plan(ins, (spec_from(key_dims),), (Pending("max", cut),) if cut else (), local)
+    return Plan(ins, (spec_from(key_dims),), (Pending("max", cut),) if cut else (), params=local)
 
 
 def _trips_build(ctx: DeviceContext, *, distribution: str, block: Block) -> Callable[..., Any]:
