@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mpiarray.core.op import Linear, Op, Out, pass_through
+from mpiarray.core.op import Linear, Op, Out, Undefined, pass_through
 from mpiarray.core.value import aval_of
 from mpiarray.ops.common import broadcast_shape, check_kind, const_like, same_dtype
 from mpiarray.ops.comparison import eq, lt
@@ -258,7 +258,12 @@ def trunc(x: Any) -> Any:
 
 
 # equal operands give the second one, which shows where they are zeros of different signs
-nextafter = nary("nextafter", "f", lambda x, y: np.where(x == y, y, np.nextafter(x, y)), (None, None))
+nextafter = nary(
+    "nextafter",
+    "f",
+    lambda x, y: np.where(x == y, y, np.nextafter(x, y)),
+    Undefined("a step to the next float has no derivative"),
+)
 
 
 def _reduce_precision(x: Any, *, exponent_bits: int, mantissa_bits: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What takes complex numbers apart and puts them together, and what does so for all numbers: absolute value and sign."""
+"""What takes complex numbers apart and puts them together; and absolute value and sign, of all numbers."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ def refuse_unreduced(op: Op, sums: list[PartialSums], avals: tuple[ShapedArray, 
     if unreduced:
         raise NotImplementedError(
             f"unreduced rule for {op.name} is not implemented: got operands {_shown(avals)}, unreduced over "
-            f"{sorted(unreduced)}; the value is the sum of the blocks over these axes, and {op.name} of the parts does not add "
-            "up. Use `jax.reshard` to reduce it first."
+            f"{sorted(unreduced)}; the value is the sum of the blocks over these axes, and {op.name} of the parts does "
+            "not add up. Use `jax.reshard` to reduce it first."
         )
     return join_reduced(op, sums, avals, params)
 
@@ -101,8 +101,7 @@ def join_reduced(op: Op, sums: list[PartialSums], avals: tuple[ShapedArray, ...]
             sharded = missing & {x for axes in a.dims for x in axes}
             raise ShardingTypeError(
                 f"{op.name}: Inputs cannot be {'sharded/varying' if sharded else 'replicated'} on the same axes that "
-                f"another input is reduced on, got {_shown(avals)}, where {a.short()} is not reduced over {sorted(missing)}. "
-                "Use `jax.reshard` (in a shard_map body "
-                "`jax.lax.pcast`) to bring all to one type."
+                f"another input is reduced on, got {_shown(avals)}, where {a.short()} is not reduced over "
+                f"{sorted(missing)}. Use `jax.reshard` (in a shard_map body `jax.lax.pcast`) to bring all to one type."
             )
     return _NO_AXES, reduced

@@ -17,7 +17,7 @@ Combine = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 
 
 def scan_along(combine: Combine, elems: Sequence[Any], dim: int, reverse: bool) -> list[Any]:
-    """All prefix combinations of an associative function: element i combines elements 0 to i (`reverse`: i to the last).
+    """All prefix combinations of an associative function: element i combines 0 to i (`reverse`: i to the last).
 
     By odd-even reduction: neighbours are combined, that half as long list is scanned, the even elements are filled in
     (G. Blelloch, "Prefix sums and their applications", 1990).
@@ -33,8 +33,7 @@ def scan_along(combine: Combine, elems: Sequence[Any], dim: int, reverse: bool) 
     pairs = combine([cut.part(x, 0, n - 1, 2) for x in elems], [cut.part(x, 1, n, 2) for x in elems])
     odd = scan_along(combine, pairs, dim, reverse)
     before = odd if n % 2 else [cut.part(x, 0, n // 2 - 1, 1) for x in odd]
-    later = [cut.part(x, 2, n, 2) for x in elems]
-    even = combine(before, later) if n > 2 else later
+    even = combine(before, [cut.part(x, 2, n, 2) for x in elems]) if n > 2 else [None] * len(elems)
     evens = (n + 1) // 2
     out = []
     for x, e, o in zip(elems, even, odd):

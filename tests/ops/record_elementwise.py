@@ -21,26 +21,74 @@ SIGNED = ["int8", "int16", "int32", "int64"]
 UNSIGNED = ["uint8", "uint32"]
 
 UNARY = {
-    "neg": FLOATS + COMPLEX + SIGNED + UNSIGNED, "sign": FLOATS + COMPLEX + SIGNED + UNSIGNED, "floor": FLOATS, "ceil": FLOATS,
-    "is_finite": FLOATS, "exp": FLOATS + COMPLEX, "exp2": FLOATS, "log": FLOATS + COMPLEX, "expm1": FLOATS + COMPLEX,
-    "log1p": FLOATS + COMPLEX, "tanh": FLOATS + COMPLEX, "logistic": FLOATS + COMPLEX, "sin": FLOATS + COMPLEX,
-    "cos": FLOATS + COMPLEX, "tan": FLOATS + COMPLEX, "asin": FLOATS, "acos": FLOATS, "atan": FLOATS, "sinh": FLOATS + COMPLEX,
-    "cosh": FLOATS + COMPLEX, "asinh": FLOATS, "acosh": FLOATS, "atanh": FLOATS, "lgamma": FLOATS, "digamma": FLOATS,
-    "bessel_i0e": FLOATS, "bessel_i1e": FLOATS, "erf": FLOATS, "erfc": FLOATS, "erf_inv": FLOATS, "real": COMPLEX, "imag": COMPLEX,
-    "conj": ["float32", *COMPLEX], "abs": FLOATS + COMPLEX + SIGNED, "sqrt": FLOATS + COMPLEX, "rsqrt": FLOATS + COMPLEX,
-    "cbrt": FLOATS, "square": FLOATS + COMPLEX + SIGNED + UNSIGNED, "not": ["bool", *SIGNED, *UNSIGNED],
-    "population_count": SIGNED + UNSIGNED, "clz": SIGNED + UNSIGNED,
-}  # fmt: skip
+    "neg": FLOATS + COMPLEX + SIGNED + UNSIGNED,
+    "sign": FLOATS + COMPLEX + SIGNED + UNSIGNED,
+    "floor": FLOATS,
+    "ceil": FLOATS,
+    "is_finite": FLOATS,
+    "exp": FLOATS + COMPLEX,
+    "exp2": FLOATS,
+    "log": FLOATS + COMPLEX,
+    "expm1": FLOATS + COMPLEX,
+    "log1p": FLOATS + COMPLEX,
+    "tanh": FLOATS + COMPLEX,
+    "logistic": FLOATS + COMPLEX,
+    "sin": FLOATS + COMPLEX,
+    "cos": FLOATS + COMPLEX,
+    "tan": FLOATS + COMPLEX,
+    "asin": FLOATS,
+    "acos": FLOATS,
+    "atan": FLOATS,
+    "sinh": FLOATS + COMPLEX,
+    "cosh": FLOATS + COMPLEX,
+    "asinh": FLOATS,
+    "acosh": FLOATS,
+    "atanh": FLOATS,
+    "lgamma": FLOATS,
+    "digamma": FLOATS,
+    "bessel_i0e": FLOATS,
+    "bessel_i1e": FLOATS,
+    "erf": FLOATS,
+    "erfc": FLOATS,
+    "erf_inv": FLOATS,
+    "real": COMPLEX,
+    "imag": COMPLEX,
+    "conj": ["float32", *COMPLEX],
+    "abs": FLOATS + COMPLEX + SIGNED,
+    "sqrt": FLOATS + COMPLEX,
+    "rsqrt": FLOATS + COMPLEX,
+    "cbrt": FLOATS,
+    "square": FLOATS + COMPLEX + SIGNED + UNSIGNED,
+    "not": ["bool", *SIGNED, *UNSIGNED],
+    "population_count": SIGNED + UNSIGNED,
+    "clz": SIGNED + UNSIGNED,
+}
 ALL = FLOATS + SIGNED + UNSIGNED
 BINARY = {
-    "atan2": FLOATS, "complex": ["float32", "float64"],
-    "pow": FLOATS + COMPLEX, "and": ["bool", *SIGNED, *UNSIGNED], "or": ["bool", *SIGNED, *UNSIGNED],
-    "xor": ["bool", *SIGNED, *UNSIGNED], "add": ALL + COMPLEX, "sub": ALL + COMPLEX, "mul": ALL + COMPLEX, "div": ALL + COMPLEX,
-    "rem": ALL, "max": ["bool", *ALL], "min": ["bool", *ALL], "shift_left": SIGNED + UNSIGNED,
-    "shift_right_arithmetic": SIGNED + UNSIGNED, "shift_right_logical": SIGNED + UNSIGNED, "eq": ["bool", *ALL, *COMPLEX],
-    "ne": ["bool", *ALL, *COMPLEX], "lt": ["bool", *ALL], "le": ["bool", *ALL], "gt": ["bool", *ALL], "ge": ["bool", *ALL],
+    "atan2": FLOATS,
+    "complex": ["float32", "float64"],
+    "pow": FLOATS + COMPLEX,
+    "and": ["bool", *SIGNED, *UNSIGNED],
+    "or": ["bool", *SIGNED, *UNSIGNED],
+    "xor": ["bool", *SIGNED, *UNSIGNED],
+    "add": ALL + COMPLEX,
+    "sub": ALL + COMPLEX,
+    "mul": ALL + COMPLEX,
+    "div": ALL + COMPLEX,
+    "rem": ALL,
+    "max": ["bool", *ALL],
+    "min": ["bool", *ALL],
+    "shift_left": SIGNED + UNSIGNED,
+    "shift_right_arithmetic": SIGNED + UNSIGNED,
+    "shift_right_logical": SIGNED + UNSIGNED,
+    "eq": ["bool", *ALL, *COMPLEX],
+    "ne": ["bool", *ALL, *COMPLEX],
+    "lt": ["bool", *ALL],
+    "le": ["bool", *ALL],
+    "gt": ["bool", *ALL],
+    "ge": ["bool", *ALL],
     "nextafter": FLOATS,
-}  # fmt: skip
+}
 NAMES = {"not": "bitwise_not", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
 
 
@@ -52,7 +100,31 @@ def values(dtype):
         info = np.iinfo(d)
         listed = [0, 1, 2, 3, 5, 7, 31, 33, 64, 100, info.max, info.max - 1, info.min, info.min + 1]
         return np.array(listed + ([-1, -2, -3, -7, -100] if d.kind == "i" else []), d)
-    listed = [0.0, -0.0, 1, -1, 0.5, -0.5, 1.5, 2.5, -2.5, 3.25, -3.75, 0.3, -0.7, 7, 10.1, -20, 88, 1e-3, 1e-7, 300, np.inf, -np.inf, np.nan]
+    listed = [
+        0.0,
+        -0.0,
+        1,
+        -1,
+        0.5,
+        -0.5,
+        1.5,
+        2.5,
+        -2.5,
+        3.25,
+        -3.75,
+        0.3,
+        -0.7,
+        7,
+        10.1,
+        -20,
+        88,
+        1e-3,
+        1e-7,
+        300,
+        np.inf,
+        -np.inf,
+        np.nan,
+    ]
     if d.kind == "c":
         parts = [0.0, 1, -1, 0.5, -2.5, 3.25, 0.3, -0.7, 7]
         return np.array([complex(a, b) for a in parts for b in parts[:6]], d)
@@ -82,7 +154,9 @@ def main():
     for dtype in FLOATS:
         v = values(dtype)
         for method in (0, 1):
-            cases.append(["round", {"rounding_method": method}, [dtype], pack(lax.round(v, lax.RoundingMethod(method)))])
+            cases.append(
+                ["round", {"rounding_method": method}, [dtype], pack(lax.round(v, lax.RoundingMethod(method)))]
+            )
         for e, m in ((5, 10), (8, 7), (4, 3), (2, 1)):
             if e <= jax.numpy.finfo(dtype).nexp and m <= jax.numpy.finfo(dtype).nmant:
                 out = lax.reduce_precision(v, e, m)
@@ -91,7 +165,9 @@ def main():
         for y in (0, 1, 2, 3, 5, -1, -2):
             if y >= 0 or dtype in FLOATS:
                 cases.append(["integer_pow", {"y": y}, [dtype], pack(lax.integer_pow(values(dtype), y))])
-    Path(__file__).with_name("recorded_elementwise.json").write_text(json.dumps(cases, separators=(",", ":")).replace("],[\"", "],\n[\""))
+    Path(__file__).with_name("recorded_elementwise.json").write_text(
+        json.dumps(cases, separators=(",", ":")).replace('],["', '],\n["')
+    )
 
 
 if __name__ == "__main__":

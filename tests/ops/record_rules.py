@@ -106,7 +106,7 @@ def sums():
     for _ in range(200):
         base = shape(2)
         dims = spec(2, 0.3)
-        free = [a for a in AXES if a not in sum(dims, [])]
+        free = [a for a in AXES if a not in {b for d in dims for b in d}]
         kinds = []
         for _ in range(2):
             axes = [free[0]] if free and RANDOM.random() < 0.7 else []

@@ -1,4 +1,4 @@
-"""Reductions, cumulative ops, sorts and searches on every device of a pretended mesh, against numpy on the whole array."""
+"""Reductions, cumulative ops, sorts and searches on a pretended mesh, against numpy on the whole array."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.ops.pretended_mesh import mesh_of, run
 
 from mpiarray.core.op import OPS
 from mpiarray.core.value import literal
 from mpiarray.errors import ShardingTypeError
-from mpiarray.ops import bits, cumulative, extremes, reductions, searching, sorting
+from mpiarray.ops import bits, extremes, reductions, searching, sorting
 from mpiarray.ops.arithmetic import add, max_, mul
 from mpiarray.ops.reduce_by import known_reduction, reduce
 from mpiarray.transforms.stage import trace_to_jaxpr
@@ -19,6 +18,7 @@ from mpiarray.types.aval import ShapedArray
 from mpiarray.types.dtypes import as_dtype
 from mpiarray.types.mesh import AxisType
 from mpiarray.types.partition_spec import PartitionSpec as P
+from tests.ops.pretended_mesh import mesh_of, run
 
 EXPLICIT = mesh_of(("x", 4), ("y", 2))
 AUTO = mesh_of(("x", 4), ("y", 2), kind=AxisType.Auto)
