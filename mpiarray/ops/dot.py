@@ -39,7 +39,9 @@ def _check_numbers(x: ShapedArray, y: ShapedArray, numbers: DimensionNumbers) ->
                     f"value, got {what} dimensions {dims} {shown}"
                 )
             if len(set(dims)) != len(dims):
-                raise TypeError(f"dot_general requires {side} {what} dimensions to be distinct, got {side}_{what} {dims} {shown}")
+                raise TypeError(
+                    f"dot_general requires {side} {what} dimensions to be distinct, got {side}_{what} {dims} {shown}"
+                )
         if set(batch) & set(contracting):
             raise TypeError(
                 f"dot_general requires {side} batch dimensions to be disjoint from contracting dimensions, got {side}_batch {batch} and "
@@ -49,7 +51,9 @@ def _check_numbers(x: ShapedArray, y: ShapedArray, numbers: DimensionNumbers) ->
         sizes = tuple(x.shape[d] for d in left), tuple(y.shape[d] for d in right)
         kind = f"{what} dimensions" if what == "contracting" else "lhs batch dimensions and rhs batch dimensions"
         if sizes[0] != sizes[1]:
-            raise TypeError(f"dot_general requires {kind} to have the same shape, got {sizes[0]} and {sizes[1]}. (Operands: {x.str_short()}, {y.str_short()})")
+            raise TypeError(
+                f"dot_general requires {kind} to have the same shape, got {sizes[0]} and {sizes[1]}. (Operands: {x.str_short()}, {y.str_short()})"
+            )
 
 
 def _result_dtype(x: ShapedArray, y: ShapedArray, preferred: Any) -> Any:
@@ -58,23 +62,41 @@ def _result_dtype(x: ShapedArray, y: ShapedArray, preferred: Any) -> Any:
     if preferred is None:
         return x.dtype if x.dtype == y.dtype else dtypes.promote_types(x.dtype, y.dtype)
     if dtypes.is_key(preferred) or (dtypes.is_complex(x.dtype) and not dtypes.is_complex(preferred)):
-        raise TypeError(f"dot_general: preferred_element_type {preferred} cannot hold products of {x.str_short()} and {y.str_short()}")
+        raise TypeError(
+            f"dot_general: preferred_element_type {preferred} cannot hold products of {x.str_short()} and {y.str_short()}"
+        )
     return preferred
 
 
 def _type(
-    x: ShapedArray, y: ShapedArray, *, dimension_numbers: DimensionNumbers, precision: Any, preferred_element_type: Any, out_sharding: Any
+    x: ShapedArray,
+    y: ShapedArray,
+    *,
+    dimension_numbers: DimensionNumbers,
+    precision: Any,
+    preferred_element_type: Any,
+    out_sharding: Any,
 ) -> Out:
     _check_numbers(x, y, dimension_numbers)
     (lc, rc), (lb, rb) = dimension_numbers
     shape = (
         *(x.shape[d] for d in lb), *(x.shape[d] for d in free_dims(x.ndim, lc, lb)), *(y.shape[d] for d in free_dims(y.ndim, rc, rb)),
     )  # fmt: skip
-    return Out(shape, _result_dtype(x, y, preferred_element_type), x.weak_type and y.weak_type and preferred_element_type is None)
+    return Out(
+        shape,
+        _result_dtype(x, y, preferred_element_type),
+        x.weak_type and y.weak_type and preferred_element_type is None,
+    )
 
 
 def _impl(
-    x: Any, y: Any, *, dimension_numbers: DimensionNumbers, precision: Any, preferred_element_type: Any, out_sharding: Any
+    x: Any,
+    y: Any,
+    *,
+    dimension_numbers: DimensionNumbers,
+    precision: Any,
+    preferred_element_type: Any,
+    out_sharding: Any,
 ) -> np.ndarray:
     dtype = preferred_element_type
     if dtype is None:
@@ -82,7 +104,9 @@ def _impl(
     return product(x, y, dimension_numbers, dtype)
 
 
-def _partial_sums(op: Op, sums: list[PartialSums], avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> PartialSums:
+def _partial_sums(
+    op: Op, sums: list[PartialSums], avals: tuple[ShapedArray, ...], params: dict[str, Any]
+) -> PartialSums:
     """Unreduced operands are refused; a reduced one gives a plain result, and its cotangent is unreduced."""
     if any(u for u, _ in sums):
         raise ShardingTypeError(
@@ -119,7 +143,15 @@ def cotangent_sharding(aval: ShapedArray, order: Sequence[int]) -> NamedSharding
 
 
 def _transpose(
-    op: Op, ct: Any, x: Any, y: Any, *, dimension_numbers: DimensionNumbers, precision: Any, preferred_element_type: Any, out_sharding: Any
+    op: Op,
+    ct: Any,
+    x: Any,
+    y: Any,
+    *,
+    dimension_numbers: DimensionNumbers,
+    precision: Any,
+    preferred_element_type: Any,
+    out_sharding: Any,
 ) -> list[Any]:
     (lc, rc), (lb, rb) = dimension_numbers
     if isinstance(x, Linear):
@@ -128,7 +160,17 @@ def _transpose(
 
 
 def _side(
-    op: Op, ct: Any, mine: ShapedArray, other: Any, my_sum: Any, other_sum: Any, my_batch: Any, other_batch: Any, precision: Any, *, of_left: bool
+    op: Op,
+    ct: Any,
+    mine: ShapedArray,
+    other: Any,
+    my_sum: Any,
+    other_sum: Any,
+    my_batch: Any,
+    other_batch: Any,
+    precision: Any,
+    *,
+    of_left: bool,
 ) -> Any:
     """The cotangent of one side: the other side's free dims are contracted with the cotangent's."""
     theirs = aval_of(other)
@@ -151,7 +193,14 @@ def _side(
 
 
 def _batch(
-    op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], *, dimension_numbers: DimensionNumbers, out_sharding: Any, **params: Any
+    op: Op,
+    axis: BatchAxis,
+    args: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    dimension_numbers: DimensionNumbers,
+    out_sharding: Any,
+    **params: Any,
 ) -> tuple[Any, int]:
     """A dim mapped on both sides is a batch dim; mapped on one side it is one more free dim of it."""
     (lc, rc), (lb, rb) = dimension_numbers
@@ -167,7 +216,12 @@ def _batch(
         assert right is not None, "one operand is mapped"
         free = free_dims(aval_of(args[1]).ndim, rc, rb)
         position = len(lb) + len(free_dims(aval_of(args[0]).ndim, lc, lb)) + free.index(right)
-    out = op(*args, dimension_numbers=((lc, rc), (lb, rb)), out_sharding=with_batch_entry(out_sharding, axis, position), **params)
+    out = op(
+        *args,
+        dimension_numbers=((lc, rc), (lb, rb)),
+        out_sharding=with_batch_entry(out_sharding, axis, position),
+        **params,
+    )
     return out, position
 
 

@@ -41,7 +41,7 @@ def _dims(numbers: DimensionNumbers, left_ndim: int, right_ndim: int, by_right: 
     left_free = free_dims(left_ndim, lc, lb)
     right_free = free_dims(right_ndim, rc, rb)
     left, right = (*lb, *left_free, *lc), (*rb, *rc, *right_free)
-    plain = left == right == (0, 1) and not lb
+    plain = left == right == (0, 1) and len(lc) == 1 and not lb
     return Dims(left, right, len(lb), len(left_free), len(lc), plain)
 
 
@@ -59,9 +59,9 @@ def product(x: Any, y: Any, numbers: DimensionNumbers, dtype: Any) -> np.ndarray
     b, f, c = dims.batch, dims.left_free, dims.contracting
     batch, left, inner, right = x.shape[:b], x.shape[b : b + f], x.shape[b + f :], y.shape[b + c :]
     k = math.prod(inner)
-    matrix = x.reshape(*batch, math.prod(left), k)
-    out = matrices(matrix, y.reshape(*batch, k, math.prod(right)), dtype)
-    return out.reshape(*batch, *left, *right)
+    matrix = x.reshape((*batch, math.prod(left), k))
+    out = matrices(matrix, y.reshape((*batch, k, math.prod(right))), dtype)
+    return out.reshape((*batch, *left, *right))
 
 
 def matrices(x: np.ndarray, y: np.ndarray, dtype: Any) -> np.ndarray:

@@ -14,7 +14,18 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from mpiarray.core import redistribution as rd
-from mpiarray.core.plan import Dims, Pending, Plan, axes_size, dims_of, entry, has_duplicates, mesh_order, spec_from, used_axes
+from mpiarray.core.plan import (
+    Dims,
+    Pending,
+    Plan,
+    axes_size,
+    dims_of,
+    entry,
+    has_duplicates,
+    mesh_order,
+    spec_from,
+    used_axes,
+)
 from mpiarray.errors import IndivisibleError, ShardingTypeError
 from mpiarray.ops.dot_kernel import DimensionNumbers, free_dims
 from mpiarray.types import dtypes
@@ -60,7 +71,12 @@ class _Layout(NamedTuple):
 
 
 def dot_plan(
-    avals: Sequence[Any], *, dimension_numbers: DimensionNumbers, precision: Any, preferred_element_type: Any, out_sharding: Any
+    avals: Sequence[Any],
+    *,
+    dimension_numbers: DimensionNumbers,
+    precision: Any,
+    preferred_element_type: Any,
+    out_sharding: Any,
 ) -> Plan:
     """The plan of dot_general.  Raises ShardingTypeError in the order of checks that the rules give."""
     x, y = avals
@@ -69,7 +85,9 @@ def dot_plan(
         raise ShardingTypeError(f"dot_general: Mesh of both lhs and rhs should match, got {mesh} and {y.sharding.mesh}")
     result = preferred_element_type if preferred_element_type is not None else x.dtype
     items = (x.dtype.itemsize, y.dtype.itemsize, dtypes.storage(result).itemsize)
-    product = _Product(mesh, dimension_numbers, (x.shape, y.shape), (spec_from(dims_of(x)), spec_from(dims_of(y))), items)
+    product = _Product(
+        mesh, dimension_numbers, (x.shape, y.shape), (spec_from(dims_of(x)), spec_from(dims_of(y))), items
+    )
     if out_sharding is None:
         _check(product, avals)
         target = _natural(product)
@@ -82,7 +100,9 @@ def dot_plan(
         _check_unreduced(product, avals, spec)
     target = _with_auto_axes(product, spec.dims)
     layout = _layout(product, target)
-    return _plan(product, layout, spec_from(target, spec.unreduced, spec.reduced), spec.unreduced, {"out_sharding": None})
+    return _plan(
+        product, layout, spec_from(target, spec.unreduced, spec.reduced), spec.unreduced, {"out_sharding": None}
+    )
 
 
 def _plan(product: _Product, layout: _Layout, result: Any, unreduced: frozenset[str], params: dict[str, Any]) -> Plan:
@@ -154,7 +174,12 @@ def _natural(product: _Product) -> Dims:
     batch = []
     for a, b in zip(*product.numbers[1]):
         batch.append(x[a] or tuple(e for e in y[b] if e in auto))
-    free = [d[k] for d, side in ((x, 0), (y, 1)) for k, place in enumerate(product.kinds(side)) if place[0] in ("left", "right")]
+    free = [
+        d[k]
+        for d, side in ((x, 0), (y, 1))
+        for k, place in enumerate(product.kinds(side))
+        if place[0] in ("left", "right")
+    ]
     return (*batch, *free)
 
 
