@@ -13,8 +13,11 @@ from mpiarray.numpy.choices import *
 from mpiarray.numpy.comparison import *
 from mpiarray.numpy.complex_numbers import *
 from mpiarray.numpy.creation import *
+from mpiarray.numpy.editing import *
 from mpiarray.numpy.elementary import *
 from mpiarray.numpy.manipulation import *
+from mpiarray.numpy.matrices import *
+from mpiarray.numpy.padding import *
 from mpiarray.numpy.queries import *
 from mpiarray.numpy.ranges import *
 from mpiarray.numpy.scalar_types import *
