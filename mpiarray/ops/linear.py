@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from mpiarray.core.op import Linear, Op, Out, PartialSums, Zero, define, join_reduced, pass_through
+from mpiarray.core.op import Linear, Op, Out, Zero, define, pass_through
 from mpiarray.core.plan import Pending, Plan, dims_of, local_shape, mesh_order, require_divisible, spec_from
 from mpiarray.core.value import Value, aval_of, literal
 from mpiarray.errors import ShardingTypeError
 from mpiarray.ops.common import BatchAxis, join_plan, nary_type, same_plan
+from mpiarray.ops.partial_sums import add_sums
 from mpiarray.ops.reshape_rule import reshape_dims
 from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
@@ -99,7 +100,10 @@ def unbroadcast(ct: Any, aval: ShapedArray) -> Any:
     """Transpose of the broadcasting of elementwise ops: sum a cotangent down to an operand's type."""
     have = aval_of(ct)
     if have.shape == aval.shape:
-        return ct
+        if have.dims == aval.dims or aval.mesh.empty or have.unreduced or have.reduced:
+            return ct
+        # an operand that was replicated where the other one is sharded has a replicated cotangent
+        return broadcast_in_dim(ct, shape=aval.shape, broadcast_dimensions=tuple(range(aval.ndim)), sharding=sharding_of(aval))
     if not aval.ndim:
         return reduce_sum(ct, axes=tuple(range(have.ndim)), out_sharding=None)
     axes = tuple(d for d, (n, m) in enumerate(zip(have.shape, aval.shape)) if n != m)
@@ -210,20 +214,6 @@ copy = define(
 )
 
 
-def _add_sums(op: Op, sums: list[PartialSums], avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> PartialSums:
-    """u + u stays unreduced; u + anything else would add it once per device."""
-    us = [u for u, _ in sums]
-    if any(us) and len(set(us)) > 1:
-        side, other = ("lhs", "rhs") if us[0] else ("rhs", "lhs")
-        raise ShardingTypeError(
-            f"{op.name}: {side} is unreduced while {other} is not, or over other axes: got {', '.join(a.short() for a in avals)}. "
-            "Use `jax.reshard` to bring both to one type."
-        )
-    if any(us):
-        return us[0], frozenset()
-    return join_reduced(op, sums, avals, params)
-
-
 def _transpose_add(op: Op, ct: Any, x: Any, y: Any) -> list[Any]:
     return [unbroadcast(ct, a.aval) if isinstance(a, Linear) else None for a in (x, y)]
 
@@ -236,7 +226,7 @@ add_any = define(
     jvp=linear_jvp,
     transpose=_transpose_add,
     batch=nary_batch,
-    partial_sums=_add_sums,
+    partial_sums=add_sums,
     hlo_name="add",
 )
 
