@@ -36,7 +36,10 @@ def test_cut_keeps_exactly_what_lies_in_both_blocks(data):
     np.testing.assert_array_equal(pt + target[0], t[inside])
 
 
-@pytest.mark.parametrize("low, interior, high", [(0, 0, 0), (2, 0, 3), (-2, 0, 1), (1, 2, 0), (-3, 1, 4), (-9, 0, 9), (-4, 2, -3), (0, 0, -6)])
+@pytest.mark.parametrize(
+    "low, interior, high",
+    [(0, 0, 0), (2, 0, 3), (-2, 0, 1), (1, 2, 0), (-3, 1, 4), (-9, 0, 9), (-4, 2, -3), (0, 0, -6)],
+)
 def test_padded_says_where_each_element_goes(low, interior, high):
     n, step = 6, interior + 1
     size = low + high + n + (n - 1) * interior
@@ -169,7 +172,9 @@ def test_replicas_take_from_their_own_copy():
     mesh = (("x", 4), ("y", 2))
     whole = (Blocks((), 8, 0, 8),)
     x = np.arange(8.0)
-    devices, results, sent = simulate(mesh, [Move(0, (boxes.reversed_(8),))], [x], [whole], (Blocks(("x",), 2, 0, 2),), 0)
+    devices, results, sent = simulate(
+        mesh, [Move(0, (boxes.reversed_(8),))], [x], [whole], (Blocks(("x",), 2, 0, 2),), 0
+    )
     assert sent == 0
     for c, out in zip(devices, results):
         np.testing.assert_array_equal(out, x[::-1][2 * c["x"] : 2 * c["x"] + 2])
