@@ -74,7 +74,7 @@ _ONES = np.array([bin(i).count("1") for i in range(256)], np.uint8)
 
 
 def _count_ones(x: Any, width: int) -> np.ndarray:
-    x = np.ascontiguousarray(x)
+    x = np.asarray(x, order="C")
     return _ONES[x.reshape(*x.shape, 1).view(np.uint8)].sum(axis=-1, dtype=x.dtype)
 
 

@@ -96,7 +96,7 @@ def _pair_type(x: ShapedArray, number: ShapedArray, *, name: str, axis: int) -> 
 
 
 def _bytes(x: np.ndarray) -> np.ndarray:
-    x = np.ascontiguousarray(x)
+    x = np.asarray(x, order="C")
     return x.reshape(*x.shape, 1).view(np.uint8)
 
 

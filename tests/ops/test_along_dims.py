@@ -74,6 +74,14 @@ def test_positions_of_extremes(spec: P, axis: int, dtype: str) -> None:
         assert dict(world.calls) == ({"all_gather": 8} if entries[axis] else {})
 
 
+def test_positions_in_one_dim() -> None:
+    x = np.array([3, 9, 2, 9, -1, 0, 9, -1], np.float32)
+    for spec in (P("x"), P(("y", "x")), P()):
+        for op, want in ((extremes.argmax, 1), (extremes.argmin, 4)):
+            got, _, _ = one(lambda v, op=op: op(v, axes=(0,), index_dtype=I32), x, spec, EXPLICIT)
+            assert got.shape == () and got == want
+
+
 CUMULATIVE = {
     "cumsum": np.cumsum,
     "cumprod": np.cumprod,
