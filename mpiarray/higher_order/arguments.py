@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mpiarray.core.value import Value
+from mpiarray.core.trace import state
+from mpiarray.core.value import Literal, Value
 from mpiarray.runtime.array import ArrayImpl, from_host
 from mpiarray.types import dtypes, tree
 from mpiarray.types.aval import ShapeDtypeStruct
@@ -79,6 +80,8 @@ def join_static(fixed: tuple[Any, ...], dynamic: Sequence[Any], kwargs: dict[str
 
 def operand(x: Any, name: str, path: Callable[[], str]) -> Any:
     """A leaf as an operand: arrays and tracers as they are, host values as uncommitted arrays."""
+    if isinstance(x, Literal) and state.trace is None:
+        return from_host(x.val, x.aval.dtype, x.aval.weak_type)
     if isinstance(x, (Value, ShapeDtypeStruct)):
         return x
     if isinstance(x, (np.ndarray, np.generic)) or dtypes.is_python_scalar(x):
