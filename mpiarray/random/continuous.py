@@ -7,9 +7,11 @@ shape, each rank makes its block; `out_sharding` says where the result goes, oth
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from mpiarray.core.value import literal
+from mpiarray.higher_order.jit import jit
 from mpiarray.ops.arithmetic import add, div, floor, log, max_, mul, neg, pow_, sqrt, square, sub
 from mpiarray.ops.common import const_like
 from mpiarray.ops.comparison import eq, ge, le, lt
@@ -31,6 +33,7 @@ from mpiarray.random.arguments import (
 from mpiarray.random.keys import subkeys
 from mpiarray.random.uniform import (
     between,
+    compiled,
     just_above_minus_one,
     rademacher,
     standard_normal,
@@ -73,6 +76,7 @@ def exponential(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: A
     return standard_exponential(*_begin("exponential", key, shape, dtype, out_sharding))
 
 
+@compiled
 def standard_exponential(key: Any, shape: tuple[int, ...], dtype: Any, sharding: Any) -> Any:
     return neg(log1p(neg(unit(key, shape, dtype, sharding))))
 
@@ -85,6 +89,7 @@ def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None
     return standard_gumbel(*_begin("gumbel", key, shape, dtype, out_sharding), mode)
 
 
+@partial(jit, static_argnums=(1, 2, 3, 4))
 def standard_gumbel(key: Any, shape: tuple[int, ...], dtype: Any, sharding: Any, mode: str | None) -> Any:
     if mode not in (None, "low", "high"):
         raise ValueError(f"gumbel: got mode={mode!r}; must be 'high' or 'low'")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mpiarray.core.value import aval_of, is_python_scalar, literal
+from mpiarray.higher_order.jit import jit
 from mpiarray.numpy.promotion import cast
 from mpiarray.ops import random as ops
 from mpiarray.ops.arithmetic import add, div, max_, min_, mul, nextafter, rem, sub
@@ -55,6 +57,11 @@ def uniform(
     return between(key, shape, dtype, minval, maxval, draw_sharding("uniform", shape, out_sharding, minval, maxval))
 
 
+# Draws are compiled, once per shape, dtype and sharding: called by themselves they are one step, not ten.
+compiled = partial(jit, static_argnums=(1, 2, 3))
+
+
+@compiled
 def unit(key: Any, shape: tuple[int, ...], dtype: Any, sharding: Any) -> Any:
     """Floats uniform in [0, 1): random bits make the mantissa of a number in [1, 2)."""
     width, mantissa = dtypes.bit_width(dtype), int(dtypes.finfo(dtype).nmant)
@@ -70,9 +77,19 @@ def unit(key: Any, shape: tuple[int, ...], dtype: Any, sharding: Any) -> Any:
 
 def between(key: Any, shape: tuple[int, ...], dtype: Any, low: Any, high: Any, sharding: Any) -> Any:
     """Floats uniform in [low, high)."""
-    u = unit(key, shape, dtype, sharding)
-    if is_python_scalar(low) and is_python_scalar(high) and low == 0 and high == 1:
-        return u
+    if not (is_python_scalar(low) and is_python_scalar(high)):
+        return _stretched(unit(key, shape, dtype, sharding), low, high, shape, dtype, sharding)
+    if low == 0 and high == 1:
+        return unit(key, shape, dtype, sharding)
+    return _between_numbers(key, shape, dtype, sharding, low, high)
+
+
+@partial(jit, static_argnums=(1, 2, 3, 4, 5))
+def _between_numbers(key: Any, shape: tuple[int, ...], dtype: Any, sharding: Any, low: float, high: float) -> Any:
+    return _stretched(unit(key, shape, dtype, sharding), low, high, shape, dtype, sharding)
+
+
+def _stretched(u: Any, low: Any, high: Any, shape: tuple[int, ...], dtype: Any, sharding: Any) -> Any:
     low, high = (parameter(x, shape, dtype, sharding) for x in (low, high))
     return max_(low, add(mul(u, sub(high, low)), low))
 
@@ -92,6 +109,7 @@ def normal(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = 
     return standard_normal(key, shape, found, draw_sharding("normal", shape, out_sharding))
 
 
+@compiled
 def standard_normal(key: Any, shape: tuple[int, ...], dtype: Any, sharding: Any) -> Any:
     if dtypes.is_complex(dtype):
         parts = [standard_normal(k, shape, dtypes.real_dtype(dtype), sharding) for k in subkeys(key, 2)]
@@ -187,24 +205,35 @@ def _clipped(x: Any, low: int, high: int, work: Any, shape: Any, sharding: Any) 
 
 
 def _offset(key: Any, shape: Any, work: Any, low: Any, span: Any, sharding: Any) -> Any:
-    """`low` plus a number below `span` from two draws of bits, high and low half; a span of 2**width takes one."""
+    """`low` plus a number below `span`, which is a Python int or an array."""
     width = dtypes.bit_width(work)
     unsigned = np.dtype(f"uint{width}")
-    first, second = subkeys(key, 2)
-    known = isinstance(span, int)
+    half = 1 << (width // 2)
+    if not isinstance(span, int):
+        part = rem(literal(half, unsigned), span)
+        return _below(key, shape, work, sharding, "two", low, span, rem(mul(part, part), span))
+    if span == 1 << width:
+        return _below(key, shape, work, sharding, "all", low, None, None)
     # as the words do it: the square wraps around, so that a span above 2**(width / 2) uses the second draw alone
-    factor = ((1 << (width // 2)) % span) ** 2 % (1 << width) % span if known else None
-    lower = ops.draw_bits(second, shape, width, sharding)
-    if known and span == 1 << width:
-        offset = lower
-    elif factor == 0:
-        offset = rem(lower, literal(span, unsigned))
-    else:
-        upper = ops.draw_bits(first, shape, width, sharding)
-        span = literal(span, unsigned) if known else span
-        half = rem(literal(1 << (width // 2), unsigned), span) if not known else None
-        scale = literal(factor, unsigned) if known else rem(mul(half, half), span)
-        offset = rem(add(mul(rem(upper, span), scale), rem(lower, span)), span)
+    scale = (half % span) ** 2 % (1 << width) % span
+    draws, scale = ("two", literal(scale, unsigned)) if scale else ("one", None)
+    return _below(key, shape, work, sharding, draws, low, literal(span, unsigned), scale)
+
+
+@partial(jit, static_argnums=(1, 2, 3, 4))
+def _below(key: Any, shape: Any, work: Any, sharding: Any, draws: str, low: Any, span: Any, scale: Any) -> Any:
+    """`low` plus a number below `span` from two draws of bits, the high and the low half of a wider number.
+
+    draws: 'two'; 'one' where the first would be multiplied by 0; 'all' where every number of the width is wanted.
+    """
+    width = dtypes.bit_width(work)
+    first, second = subkeys(key, 2)
+    offset = ops.draw_bits(second, shape, width, sharding)
+    if draws != "all":
+        offset = rem(offset, span)
+    if draws == "two":
+        upper = rem(ops.draw_bits(first, shape, width, sharding), span)
+        offset = rem(add(mul(upper, scale), offset), span)
     return add(low, convert_element_type(offset, new_dtype=work, weak_type=False))
 
 
