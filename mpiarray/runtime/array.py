@@ -145,8 +145,11 @@ class ArrayImpl(Array):
         return out
 
     def _local(self) -> ArrayImpl:
+        """This rank's block as an array on its device; its value is known here, so reading it is local."""
         aval = ShapedArray(np.shape(self._block), self.aval.dtype, self.aval.weak_type)
-        return ArrayImpl(on_device(aval, comm.rank()), self._block)
+        shard = ArrayImpl(on_device(aval, comm.rank()), self._block)
+        shard._host = read_only(self._block)
+        return shard
 
     def addressable_data(self, index: int) -> ArrayImpl:
         """This rank's block as an array on its device; IndexError beyond index 0 and on ranks outside the mesh."""
@@ -190,7 +193,7 @@ class ArrayImpl(Array):
         nothing = (0,) * max(len(shape), 1)
         group = world_group()
         shapes = [shape if r in firsts else nothing for r in range(group.size)]
-        mine = np.ascontiguousarray(self._block) if comm.rank() in firsts else None
+        mine = np.asarray(self._block, order="C") if comm.rank() in firsts else None
         parts = all_gather_varied(group, mine, shapes, dtype)
         if self.ndim == 0:
             return parts[next(iter(firsts))].reshape(())
@@ -292,7 +295,7 @@ def from_host(x: Any, dtype: Any = None, weak_type: bool | None = None, *, copy:
     if copy and (block is x or block.base is not None) and not is_python_scalar(x):
         block = np.array(block, order="C")
     elif not block.flags.c_contiguous:
-        block = np.ascontiguousarray(block)
+        block = np.asarray(block, order="C")
     aval = ShapedArray(block.shape, target, weak if weak_type is None else weak_type)
     return ArrayImpl(uncommitted(aval), block)
 
@@ -326,7 +329,7 @@ def relaid(block: Any, order: Sequence[int]) -> np.ndarray:
     """A block in the memory order `order` (major to minor)."""
     block = np.asarray(block)
     if tuple(order) == row_major(block.ndim):
-        return np.ascontiguousarray(block)
+        return np.asarray(block, order="C")
     inverse = np.argsort(order)
     return np.ascontiguousarray(block.transpose(tuple(order))).transpose(tuple(int(i) for i in inverse))
 

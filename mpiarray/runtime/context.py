@@ -159,3 +159,4 @@ def _mesh_block(mesh: Mesh) -> Iterator[None]:
 
 avals.resolve_spec = _resolve_struct
 mesh_types.mesh_context = _mesh_block
+mesh_types.process_rank = comm.rank

@@ -89,7 +89,7 @@ def own_block(b: Any) -> np.ndarray:
     if flags.owndata and flags.c_contiguous:
         return b
     if not flags.c_contiguous:
-        return np.ascontiguousarray(b)
+        return np.asarray(b, order="C")
     base = b.base
     while base is not None and type(base) is np.ndarray and base.base is not None:
         base = base.base

@@ -1,0 +1,9 @@
+"""`jax.lax`: the functions that numpy's are made of; strict about dtypes, ranks and shardings."""
+
+# ruff: noqa: F403
+
+from mpiarray.lax.elementwise import *
+from mpiarray.lax.reductions import *
+from mpiarray.lax.shape import *
+from mpiarray.ops.select import optimization_barrier
+from mpiarray.runtime.placement import reshard, with_sharding_constraint

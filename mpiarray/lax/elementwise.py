@@ -1,0 +1,147 @@
+"""lax's elementwise functions: strict about dtypes; Python and numpy scalars take the dtype of the arrays they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mpiarray.core.op import Op
+from mpiarray.core.value import Value, aval_of
+from mpiarray.numpy.promotion import cast
+from mpiarray.ops import arithmetic, bits, comparison, complex_parts, select as selects, special, transcendental
+from mpiarray.types import dtypes
+
+
+def operands(name: str, *args: Any) -> list[Any]:
+    """Values; host scalars in the dtype of the arrays (their own where there is none)."""
+    for x in args:
+        if not isinstance(x, (Value, np.ndarray, np.generic)) and not dtypes.is_python_scalar(x):
+            raise TypeError(f"lax.{name} requires arrays or scalars, got {x!r} of type {type(x)}")
+    arrays = [x for x in args if not dtypes.is_python_scalar(x)]
+    if len(arrays) == len(args):
+        return list(args)
+    if arrays:
+        dtype, weak = aval_of(arrays[0]).dtype, False
+    else:
+        dtype, weak = dtypes.result_pair(*args)
+    return [cast(x, dtype, weak) if dtypes.is_python_scalar(x) else x for x in args]
+
+
+def _function(op: Op, name: str, doc: str) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        return op(*operands(name, *args))
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"{doc}, element by element.  Operands of one dtype and rank (scalars go with any); no communication."
+    return call
+
+
+def _named(name: str) -> str:
+    return name.replace("_", " ")
+
+
+add, sub, mul, div, rem, max, min, pow, nextafter = (  # noqa: A001 - the names are JAX's
+    _function(op, name, doc)
+    for op, name, doc in (
+        (arithmetic.add, "add", "Sum"), (arithmetic.sub, "sub", "Difference"), (arithmetic.mul, "mul", "Product"),
+        (arithmetic.div, "div", "Quotient (integers truncate)"), (arithmetic.rem, "rem", "Remainder with the dividend's sign"),
+        (arithmetic.max_, "max", "Larger"), (arithmetic.min_, "min", "Smaller"), (arithmetic.pow_, "pow", "Power"),
+        (arithmetic.nextafter, "nextafter", "Next float towards another"),
+    )
+)  # fmt: skip
+
+neg, floor, ceil, square, sqrt, rsqrt, cbrt, log = (
+    _function(op, name, _named(name).capitalize())
+    for op, name in (
+        (arithmetic.neg, "neg"), (arithmetic.floor, "floor"), (arithmetic.ceil, "ceil"), (arithmetic.square, "square"), (arithmetic.sqrt, "sqrt"),
+        (arithmetic.rsqrt, "rsqrt"), (arithmetic.cbrt, "cbrt"), (arithmetic.log, "log"),
+    )
+)  # fmt: skip
+
+exp, exp2, expm1, log1p, tanh, logistic, sin, cos, tan, asin, acos, atan, atan2, sinh, cosh, asinh, acosh, atanh = (
+    _function(getattr(transcendental, name), name, _named(name).capitalize())
+    for name in (
+        "exp", "exp2", "expm1", "log1p", "tanh", "logistic", "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh",
+        "acosh", "atanh",
+    )
+)  # fmt: skip
+
+lgamma, digamma, polygamma, zeta, igamma, igammac, erf, erfc, erf_inv, bessel_i0e, bessel_i1e = (
+    _function(getattr(special, name), name, _named(name).capitalize())
+    for name in ("lgamma", "digamma", "polygamma", "zeta", "igamma", "igammac", "erf", "erfc", "erf_inv", "bessel_i0e", "bessel_i1e")
+)
+betainc = _function(special.regularized_incomplete_beta, "betainc", "Regularized incomplete beta function")
+
+abs, sign, real, imag, complex, conj = (  # noqa: A001
+    _function(op, name, doc)
+    for op, name, doc in (
+        (complex_parts.abs_, "abs", "Absolute value"), (complex_parts.sign, "sign", "Sign"), (complex_parts.real, "real", "Real part"),
+        (complex_parts.imag, "imag", "Imaginary part"), (complex_parts.complex_, "complex", "Complex number of two parts"),
+        (complex_parts.conj, "conj", "Conjugate"),
+    )
+)  # fmt: skip
+
+eq, ne, lt, le, gt, ge, is_finite = (
+    _function(getattr(comparison, name), name, "Comparison") for name in ("eq", "ne", "lt", "le", "gt", "ge", "is_finite")
+)
+
+bitwise_not, bitwise_and, bitwise_or, bitwise_xor = (
+    _function(op, name, _named(name).capitalize())
+    for op, name in ((bits.not_, "bitwise_not"), (bits.and_, "bitwise_and"), (bits.or_, "bitwise_or"), (bits.xor, "bitwise_xor"))
+)
+shift_left, shift_right_arithmetic, shift_right_logical, population_count, clz = (
+    _function(getattr(bits, name), name, _named(name).capitalize())
+    for name in ("shift_left", "shift_right_arithmetic", "shift_right_logical", "population_count", "clz")
+)
+
+
+def round(x: Any, rounding_method: int = 0) -> Any:  # noqa: A001
+    """Nearest integer; halves go away from zero (0) or to even (1)."""
+    return arithmetic.round_(*operands("round", x), rounding_method=rounding_method)
+
+
+def integer_pow(x: Any, y: int) -> Any:
+    """`x ** y` for a static integer `y`."""
+    return arithmetic.integer_pow(*operands("integer_pow", x), y=y)
+
+
+def reciprocal(x: Any) -> Any:
+    """`1 / x`."""
+    return integer_pow(x, -1)
+
+
+def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Any:
+    """The operand rounded to a float of fewer bits, in its own dtype."""
+    return arithmetic.reduce_precision(*operands("reduce_precision", operand), exponent_bits=exponent_bits, mantissa_bits=mantissa_bits)
+
+
+def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
+    """The same bits as another dtype; a narrower one adds a trailing dim."""
+    return bits.bitcast_convert_type(*operands("bitcast_convert_type", operand), new_dtype=dtypes.canonicalize(new_dtype))
+
+
+def convert_element_type(operand: Any, new_dtype: Any) -> Any:
+    """The operand as another dtype."""
+    return cast(operand, dtypes.requested(new_dtype, "convert_element_type"))
+
+
+def select(pred: Any, on_true: Any, on_false: Any) -> Any:
+    """`on_true` where `pred`, else `on_false`: all of one shape and sharding (`pred` may be a scalar)."""
+    return selects.select_n(pred, *reversed(operands("select", on_true, on_false)))
+
+
+def select_n(which: Any, *cases: Any) -> Any:
+    """`cases[which]`, element by element."""
+    return selects.select_n(which, *operands("select_n", *cases))
+
+
+def clamp(min: Any, x: Any, max: Any) -> Any:  # noqa: A002
+    """`x` limited to [min, max]; the bounds are scalars or of its shape."""
+    return selects.clamp(*operands("clamp", min, x, max))
+
+
+def stop_gradient(x: Any) -> Any:
+    """`x`, with zero derivative."""
+    return selects.stop_gradient(x)
