@@ -118,7 +118,7 @@ def join_plan(name: str) -> Callable[..., Plan]:
 def operand_spec(a: ShapedArray, dims: Sequence[tuple[str, ...]], avals: Sequence[ShapedArray]) -> P:
     if not a.ndim:
         return a.sharding.spec
-    sizes = [max(n) for n in zip(*(b.shape for b in avals if b.ndim))]
+    sizes = [next((n for n in ns if n != 1), 1) for ns in zip(*(b.shape for b in avals if b.ndim))]  # 0 wins over 1
     mine = [own if n == 1 and size != 1 else axes for own, n, size, axes in zip(dims_of(a), a.shape, sizes, dims)]
     return spec_from(mine)
 

@@ -1,7 +1,7 @@
 """Reductions by any associative function of scalars, given as a jaxpr: what `lax.reduce` is made of.
 
-A function that is one of the usual monoids (add, max, ...) with its neutral element becomes the reduction of that name;
-see `known_reduction`.  Others are evaluated on blocks, by folding neighbours pairwise, in order.
+A function that is one of the usual monoids (add, max, ...) becomes the reduction of that name;
+see `known_op`.  Others are evaluated on blocks, by folding neighbours pairwise, in order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from mpiarray.core.jaxpr import ClosedJaxpr, Jaxpr
 from mpiarray.core.op import Op, Out, Undefined, define
 from mpiarray.core.plan import LocalContext, Plan, dims_of, mesh_order, replicated, spec_from
-from mpiarray.core.value import Literal
+from mpiarray.core.value import Literal, aval_of, literal
 from mpiarray.errors import ShardingTypeError
 from mpiarray.ops.collectives import gather
 from mpiarray.ops.common import BatchAxis
@@ -50,24 +50,66 @@ _KNOWN: dict[str, tuple[Callable[..., Any], _Neutral]] = {
 }
 
 
-def known_reduction(function: Jaxpr, init: Any, dtype: Any) -> Callable[..., Any] | None:
-    """`reduce(x, axes)` for a function of two scalars that is one op with a neutral element, and for that as `init`."""
+def known_op(function: Jaxpr) -> Op | None:
+    """The op that a function of two scalars is, if it is one op with a reduction of its own."""
     if len(function.eqns) != 1 or len(function.invars) != 2 or len(function.outvars) != 1:
         return None
     (eqn,) = function.eqns
-    if (
-        eqn.op.name not in _KNOWN
-        or set(eqn.invars) != set(function.invars)
-        or function.outvars[0] is not eqn.outvars[0]
-    ):
+    if eqn.op.inlines:
+        return known_op(eqn.params["jaxpr"].jaxpr) if eqn.invars == function.invars else None
+    if eqn.op.name not in _KNOWN or set(eqn.invars) != set(function.invars):
         return None
-    reduce, neutral = _KNOWN[eqn.op.name]
-    if eqn.op.name in ("and", "or", "xor") and not dtypes.is_bool(dtype):
-        return None
-    value = init.val if isinstance(init, Literal) else init
-    if not isinstance(value, (bool, int, float, complex, np.generic)):
-        return None
-    return reduce if value == np.asarray(neutral(dtype)).astype(dtype) else None
+    return eqn.op if function.outvars[0] is eqn.outvars[0] else None
+
+
+def reduce_with(
+    operands: Any,
+    init_values: Any,
+    computation: Callable[..., Any],
+    dimensions: tuple[int, ...],
+    trace: Callable[..., ClosedJaxpr],
+) -> Any:
+    """`lax.reduce`: fold dims by `computation(accumulated, element)`, starting from `init_values`.
+
+    Args:
+      operands: an array, or a tuple or list of arrays of one shape.
+      init_values: a scalar per operand.
+      computation: an associative function of two scalars (or of two tuples of them) that returns one.
+      trace: makes a jaxpr of a function and types (`transforms.stage.trace_to_jaxpr`, which is above this layer).
+    """
+    several = isinstance(operands, (tuple, list))
+    xs, starts = (list(operands), list(init_values)) if several else ([operands], [init_values])
+    if len(xs) != len(starts):
+        raise TypeError(f"reduce: operands and init_values must be equally many, got {len(xs)} and {len(starts)}")
+    dims = tuple(d % max(aval_of(xs[0]).ndim, 1) for d in dimensions)
+    avals = [ShapedArray((), aval_of(x).dtype) for x in xs]
+
+    def flat(*values: Any) -> list[Any]:
+        left, right = values[: len(xs)], values[len(xs) :]
+        out = computation(type(operands)(left), type(operands)(right)) if several else computation(*left, *right)
+        return list(out) if several else [out]
+
+    function = trace(flat, avals * 2, name="reduce")
+    op = known_op(function.jaxpr)
+    if op is not None:
+        reduce_known, neutral = _KNOWN[op.name]
+        total, dtype = reduce_known(xs[0], dims), avals[0].dtype
+        if not _is_value(starts[0], np.asarray(neutral(dtype)).astype(dtype)):
+            total = op(convert(starts[0], dtype), total)
+        return type(operands)([total]) if several else total
+    starts = [convert(i, a.dtype) for i, a in zip(starts, avals)]
+    outs = reduce(*xs, *starts, computation=computation, jaxpr=function, dimensions=dims)
+    return type(operands)(outs) if several else outs[0]
+
+
+def convert(x: Any, dtype: Any) -> Any:
+    """A host number as a literal of the dtype; other values as they are."""
+    return literal(x, dtype) if isinstance(x, (bool, int, float, complex)) else x
+
+
+def _is_value(x: Any, value: Any) -> bool:
+    x = x.val if isinstance(x, Literal) else x
+    return isinstance(x, (bool, int, float, complex, np.generic)) and bool(x == value)
 
 
 # -- any function --------------------------------------------------------------------------------------------

@@ -12,7 +12,9 @@ from mpiarray.core.value import literal
 from mpiarray.errors import ShardingTypeError
 from mpiarray.ops import bits, extremes, reductions, searching, sorting
 from mpiarray.ops.arithmetic import add, max_, mul
-from mpiarray.ops.reduce_by import known_reduction, reduce
+from mpiarray.ops.comparison import ge
+from mpiarray.ops.reduce_by import known_op, reduce, reduce_with
+from mpiarray.ops.select import select_n
 from mpiarray.transforms.stage import trace_to_jaxpr
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.dtypes import as_dtype
@@ -208,8 +210,41 @@ def test_reductions_by_a_function() -> None:
 
 
 def test_known_functions_are_recognised() -> None:
-    assert known_reduction(scalar_function(lambda a, b: [max_(a, b)]).jaxpr, -np.inf, np.dtype("float32"))
-    assert known_reduction(scalar_function(lambda a, b: [add(a, b)]).jaxpr, 0.0, np.dtype("float32"))
-    assert known_reduction(scalar_function(lambda a, b: [bits.or_(a, b)], "bool").jaxpr, False, np.dtype("bool"))
-    assert not known_reduction(scalar_function(lambda a, b: [add(a, b)]).jaxpr, 1.0, np.dtype("float32"))
-    assert not known_reduction(scalar_function(lambda a, b: [add(a, a)]).jaxpr, 0.0, np.dtype("float32"))
+    assert known_op(scalar_function(lambda a, b: [max_(a, b)]).jaxpr) is max_
+    assert known_op(scalar_function(lambda a, b: [add(b, a)]).jaxpr) is add
+    assert known_op(scalar_function(lambda a, b: [bits.or_(a, b)], "bool").jaxpr) is bits.or_
+    assert known_op(scalar_function(lambda a, b: [add(a, a)]).jaxpr) is None
+    assert known_op(scalar_function(lambda a, b: [add(a, mul(a, b))]).jaxpr) is None
+
+
+def test_reduce_starts_from_the_initial_value_once() -> None:
+    x = jumbled()
+    for f, init, want in (
+        (add, 0.0, x.sum(0)),
+        (add, 10.0, x.sum(0) + 10),
+        (max_, -np.inf, x.max(0)),
+        (max_, 5.0, np.maximum(x.max(0), 5)),
+        (lambda a, b: add(a, add(b, mul(a, b))), 1.0, 2 * np.prod(1 + x.astype(np.float64), axis=0) - 1),
+    ):
+        for spec in (P("x", "y"), P()):
+            got, _, _ = one(lambda v, f=f, init=init: reduce_with(v, init, f, (0,), trace_to_jaxpr), x, spec, EXPLICIT)
+            np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_reduce_of_two_operands() -> None:
+    """The largest element and where it is, as a reduction over pairs."""
+    x, where = jumbled(), np.arange(32, dtype=np.int32).reshape(8, 4)
+
+    def better(a: Any, b: Any) -> Any:
+        first = ge(a[0], b[0])
+        return select_n(first, b[0], a[0]), select_n(first, b[1], a[1])
+
+    for spec in SPECS:
+        (best, at), _, _, _ = run(
+            lambda v, w: reduce_with((v, w), (-np.inf, 0), better, (1,), trace_to_jaxpr),
+            [x, where],
+            [spec] * 2,
+            EXPLICIT,
+        )
+        np.testing.assert_array_equal(best, x.max(1))
+        np.testing.assert_array_equal(at, np.take_along_axis(where, x.argmax(1)[:, None], 1)[:, 0])
