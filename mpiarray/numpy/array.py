@@ -10,7 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 from mpiarray.core.value import Value
-from mpiarray.numpy import arithmetic, choices, comparison, complex_numbers, creation, manipulation
+from mpiarray.numpy import (
+    arithmetic,
+    choices,
+    comparison,
+    complex_numbers,
+    creation,
+    editing,
+    manipulation,
+    matrices,
+    products,
+    reductions,
+)
 from mpiarray.numpy.promotion import ARRAY_LIKE
 from mpiarray.types.aval import ShapedArray
 
@@ -95,6 +106,8 @@ class Array(Value):
     __divmod__ = _forward(arithmetic.divmod)
     __rdivmod__ = _reflected(arithmetic.divmod)
     __rpow__ = _reflected(arithmetic.power)
+    __matmul__ = _forward(products.matmul)
+    __rmatmul__ = _reflected(products.matmul)
     __and__ = _forward(comparison.bitwise_and)
     __rand__ = _reflected(comparison.bitwise_and)
     __or__ = _forward(comparison.bitwise_or)
@@ -217,3 +230,73 @@ class Array(Value):
     def copy(self) -> Any:
         """An array of its own with the same values."""
         return creation.copy(self)
+
+    def repeat(self, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None, out_sharding: Any = None) -> Any:
+        """Each element repeated; see `jnp.repeat`."""
+        return editing.repeat(self, repeats, axis, total_repeat_length=total_repeat_length, out_sharding=out_sharding)
+
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+        """The diagonals along two axes."""
+        return matrices.diagonal(self, offset, axis1, axis2)
+
+    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Any:
+        """The sum of the diagonal."""
+        return matrices.trace(self, offset, axis1, axis2, dtype, out)
+
+    # -- methods: reductions -----------------------------------------------------------------------------
+
+    def sum(
+        self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None,
+        promote_integers: bool = True,
+    ) -> Any:  # fmt: skip
+        """The sum over `axis` (None: all)."""
+        return reductions.sum(self, axis, dtype, out, keepdims, initial, where, promote_integers)
+
+    def prod(
+        self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None,
+        promote_integers: bool = True,
+    ) -> Any:  # fmt: skip
+        """The product over `axis` (None: all)."""
+        return reductions.prod(self, axis, dtype, out, keepdims, initial, where, promote_integers)
+
+    def max(self, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Any:
+        """The largest element over `axis` (None: all)."""
+        return reductions.max(self, axis, out, keepdims, initial, where)
+
+    def min(self, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Any:
+        """The smallest element over `axis` (None: all)."""
+        return reductions.min(self, axis, out, keepdims, initial, where)
+
+    def mean(self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Any:
+        """The mean over `axis` (None: all)."""
+        return reductions.mean(self, axis, dtype, out, keepdims, where=where)
+
+    def var(
+        self, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False, *, where: Any = None,
+        correction: int | float | None = None,
+    ) -> Any:  # fmt: skip
+        """The variance over `axis` (None: all)."""
+        return reductions.var(self, axis, dtype, out, ddof, keepdims, where=where, correction=correction)
+
+    def std(
+        self, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False, *, where: Any = None,
+        correction: int | float | None = None,
+    ) -> Any:  # fmt: skip
+        """The standard deviation over `axis` (None: all)."""
+        return reductions.std(self, axis, dtype, out, ddof, keepdims, where=where, correction=correction)
+
+    def all(self, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Any:
+        """Whether all elements over `axis` (None: all) are unequal to 0."""
+        return reductions.all(self, axis, out, keepdims, where=where)
+
+    def any(self, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Any:
+        """Whether an element over `axis` (None: all) is unequal to 0."""
+        return reductions.any(self, axis, out, keepdims, where=where)
+
+    def ptp(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Any:
+        """The largest minus the smallest element over `axis` (None: all)."""
+        return reductions.ptp(self, axis, out, keepdims)
+
+    def dot(self, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None) -> Any:
+        """The dot product with `b`."""
+        return products.dot(self, b, precision=precision, preferred_element_type=preferred_element_type, out_sharding=out_sharding)

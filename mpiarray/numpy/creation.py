@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from mpiarray.core.trace import is_evaluating
 from mpiarray.core.value import Literal, Value, aval_of, literal
-from mpiarray.numpy.host import as_array, from_host
+from mpiarray.numpy.host import as_array, from_host, place
 from mpiarray.numpy.placing import made
 from mpiarray.numpy.promotion import add_leading, broadcast_operands, cast, check_arraylike, joined_shape
 from mpiarray.ops.linear import broadcast_in_dim, copy as copy_op, full_of
@@ -86,6 +87,8 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, 
     check_arraylike("full", fill_value)
     sizes = canonical_shape(shape, "full")
     value = _as_fill(fill_value, dtype, "jnp.full")
+    if device is not None:
+        value = cast(value, aval_of(value).dtype)
 
     def make(sharding: NamedSharding | None) -> Any:
         if isinstance(value, Literal):
@@ -141,7 +144,12 @@ def _like(name: str, a: Any, value: Any, dtype: Any, shape: Any, device: Any, ou
             sharding = None if like.sharding.mesh.empty else _plain(like)
         return filled(fill, sizes, sharding) if isinstance(fill, Literal) else _spread(fill, sizes, sharding, name)
 
-    return made(name, sizes, make, device, out_sharding)
+    out = made(name, sizes, make, device, out_sharding)
+    if shape is not None and device is None and out_sharding is None and is_evaluating():
+        where = getattr(a, "sharding", None)
+        if isinstance(where, NamedSharding) and where.is_fully_replicated and len(where.spec) <= len(sizes) and not where.spec.unreduced:
+            return place(out, where)  # replicated either way; what `.sharding` shows is the operand's
+    return out
 
 
 def _plain(aval: ShapedArray) -> NamedSharding:

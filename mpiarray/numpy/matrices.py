@@ -9,11 +9,10 @@ import numpy as np
 
 from mpiarray.core.value import Value, aval_of, literal
 from mpiarray.errors import ShardingTypeError
-from mpiarray.numpy.arithmetic import multiply
 from mpiarray.numpy.creation import array
 from mpiarray.numpy.manipulation import canonical_axis, concatenate, moveaxis, one, ravel, reshape
 from mpiarray.numpy.placing import made
-from mpiarray.numpy.promotion import add_leading, cast, operands, promote_dtypes
+from mpiarray.numpy.promotion import cast, operands
 from mpiarray.ops import arithmetic as ops
 from mpiarray.ops import comparison, linear
 from mpiarray.ops.bits import and_
@@ -26,7 +25,7 @@ from mpiarray.types.aval import ShapedArray
 from mpiarray.types.sharding import NamedSharding
 
 __all__ = [
-    "diag", "diag_indices", "diag_indices_from", "diagflat", "diagonal", "eye", "fill_diagonal", "identity", "kron", "mask_indices", "trace", "tri", "tril",
+    "diag", "diag_indices", "diag_indices_from", "diagflat", "diagonal", "eye", "fill_diagonal", "identity", "mask_indices", "trace", "tri", "tril",
     "tril_indices", "tril_indices_from", "triu", "triu_indices", "triu_indices_from", "vander",
 ]  # fmt: skip
 
@@ -288,15 +287,3 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
         return slice_(column, start_indices=(0, 0), limit_indices=(aval.shape[0], 0), strides=None)
     powers = range(count) if increasing else range(count)[::-1]
     return concatenate([ops.integer_pow(column, y=p) for p in powers], axis=1)
-
-
-def kron(a: Any, b: Any) -> Any:
-    """The Kronecker product: `b` times each element of `a`."""
-    x, y = promote_dtypes(*operands("kron", a, b))
-    ndim = max(aval_of(x).ndim, aval_of(y).ndim)
-    x, y = (add_leading(v, ndim - aval_of(v).ndim) if aval_of(v).ndim < ndim else v for v in (x, y))
-    if not ndim:
-        return multiply(x, y)
-    sizes = tuple(n * m for n, m in zip(aval_of(x).shape, aval_of(y).shape))
-    outer = multiply(linear.expand_dims(x, tuple(range(1, 2 * ndim, 2))), linear.expand_dims(y, tuple(range(0, 2 * ndim, 2))))
-    return reshape(outer, sizes)
