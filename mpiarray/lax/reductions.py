@@ -61,9 +61,9 @@ def argmin(operand: Any, axis: int, index_dtype: Any) -> Any:
 
 
 def reduce(operands: Any, init_values: Any, computation: Callable[..., Any], dimensions: Sequence[int]) -> Any:
-    """Fold dims by an associative function of two arguments (of trees like `operands`), `init_values` its identity.
+    """Fold dims by an associative function of two arguments (of trees like `operands`), starting from `init_values`.
 
-    `lax.add`, `lax.max` and the like with their identity become the reduction of that name.
+    `lax.add`, `lax.max` and the like become the reduction of that name.
     """
     xs, structure = tree.flatten(operands)
     inits = [cast(v, aval_of(x).dtype) for x, v in zip(xs, tree.leaves(init_values), strict=True)]
@@ -76,10 +76,7 @@ def reduce(operands: Any, init_values: Any, computation: Callable[..., Any], dim
 
     with core_trace.abstract_mesh(EMPTY_ABSTRACT_MESH):
         jaxpr = trace_to_jaxpr(flat, scalars * 2, name=getattr(computation, "__name__", "computation"))
-    known = reduce_by.known_reduction(jaxpr.jaxpr, inits[0], aval_of(xs[0]).dtype) if len(xs) == 1 else None
-    if known is not None:
-        return known(xs[0], axes)
-    return tree.unflatten(structure, reduce_by.reduce(*xs, *inits, computation=computation, jaxpr=jaxpr, dimensions=axes))
+    return tree.unflatten(structure, reduce_by.reduce_with(xs, inits, jaxpr, axes, computation))
 
 
 def _scan(op: Any, doc: str) -> Callable[..., Any]:

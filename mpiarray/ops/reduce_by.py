@@ -15,7 +15,7 @@ import numpy as np
 from mpiarray.core.jaxpr import ClosedJaxpr, Jaxpr
 from mpiarray.core.op import Op, Out, Undefined, define
 from mpiarray.core.plan import LocalContext, Plan, dims_of, mesh_order, replicated, spec_from
-from mpiarray.core.value import Literal, aval_of, literal
+from mpiarray.core.value import Literal, aval_of
 from mpiarray.errors import ShardingTypeError
 from mpiarray.ops.collectives import gather
 from mpiarray.ops.common import BatchAxis
@@ -63,48 +63,20 @@ def known_op(function: Jaxpr) -> Op | None:
 
 
 def reduce_with(
-    operands: Any,
-    init_values: Any,
-    computation: Callable[..., Any],
-    dimensions: tuple[int, ...],
-    trace: Callable[..., ClosedJaxpr],
-) -> Any:
-    """`lax.reduce`: fold dims by `computation(accumulated, element)`, starting from `init_values`.
+    operands: Sequence[Any], init_values: Sequence[Any], function: ClosedJaxpr, axes: tuple[int, ...], computation: Any
+) -> list[Any]:
+    """Fold dims by a traced function of twice as many scalars as there are operands, each starting from its initial value.
 
-    Args:
-      operands: an array, or a tuple or list of arrays of one shape.
-      init_values: a scalar per operand.
-      computation: an associative function of two scalars (or of two tuples of them) that returns one.
-      trace: makes a jaxpr of a function and types (`transforms.stage.trace_to_jaxpr`, which is above this layer).
+    `computation` is the function as the user wrote it, for the jaxpr's text.
     """
-    several = isinstance(operands, (tuple, list))
-    xs, starts = (list(operands), list(init_values)) if several else ([operands], [init_values])
-    if len(xs) != len(starts):
-        raise TypeError(f"reduce: operands and init_values must be equally many, got {len(xs)} and {len(starts)}")
-    dims = tuple(d % max(aval_of(xs[0]).ndim, 1) for d in dimensions)
-    avals = [ShapedArray((), aval_of(x).dtype) for x in xs]
-
-    def flat(*values: Any) -> list[Any]:
-        left, right = values[: len(xs)], values[len(xs) :]
-        out = computation(type(operands)(left), type(operands)(right)) if several else computation(*left, *right)
-        return list(out) if several else [out]
-
-    function = trace(flat, avals * 2, name="reduce")
     op = known_op(function.jaxpr)
-    if op is not None:
-        reduce_known, neutral = _KNOWN[op.name]
-        total, dtype = reduce_known(xs[0], dims), avals[0].dtype
-        if not _is_value(starts[0], np.asarray(neutral(dtype)).astype(dtype)):
-            total = op(convert(starts[0], dtype), total)
-        return type(operands)([total]) if several else total
-    starts = [convert(i, a.dtype) for i, a in zip(starts, avals)]
-    outs = reduce(*xs, *starts, computation=computation, jaxpr=function, dimensions=dims)
-    return type(operands)(outs) if several else outs[0]
-
-
-def convert(x: Any, dtype: Any) -> Any:
-    """A host number as a literal of the dtype; other values as they are."""
-    return literal(x, dtype) if isinstance(x, (bool, int, float, complex)) else x
+    if op is None:
+        return reduce(*operands, *init_values, computation=computation, jaxpr=function, dimensions=axes)
+    reduce_known, neutral = _KNOWN[op.name]
+    total, dtype = reduce_known(operands[0], axes), aval_of(operands[0]).dtype
+    if not _is_value(init_values[0], np.asarray(neutral(dtype)).astype(dtype)):
+        total = op(init_values[0], total)
+    return [total]
 
 
 def _is_value(x: Any, value: Any) -> bool:

@@ -217,6 +217,13 @@ def test_known_functions_are_recognised() -> None:
     assert known_op(scalar_function(lambda a, b: [add(a, mul(a, b))]).jaxpr) is None
 
 
+def by(f: Any, *inits: Any, dtypes: tuple[str, ...], axes: tuple[int, ...]) -> Any:
+    """The reduction by a function of scalars."""
+    avals = [ShapedArray((), np.dtype(d)) for d in dtypes]
+    starts = [literal(i, a.dtype) for i, a in zip(inits, avals)]
+    return lambda *xs: reduce_with(xs, starts, trace_to_jaxpr(f, avals * 2), axes, f)
+
+
 def test_reduce_starts_from_the_initial_value_once() -> None:
     x = jumbled()
     for f, init, want in (
@@ -227,7 +234,8 @@ def test_reduce_starts_from_the_initial_value_once() -> None:
         (lambda a, b: add(a, add(b, mul(a, b))), 1.0, 2 * np.prod(1 + x.astype(np.float64), axis=0) - 1),
     ):
         for spec in (P("x", "y"), P()):
-            got, _, _ = one(lambda v, f=f, init=init: reduce_with(v, init, f, (0,), trace_to_jaxpr), x, spec, EXPLICIT)
+            reduced = by(lambda a, b, f=f: [f(a, b)], init, dtypes=("float32",), axes=(0,))
+            got, _, _ = one(lambda v, reduced=reduced: reduced(v)[0], x, spec, EXPLICIT)
             np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
@@ -235,16 +243,12 @@ def test_reduce_of_two_operands() -> None:
     """The largest element and where it is, as a reduction over pairs."""
     x, where = jumbled(), np.arange(32, dtype=np.int32).reshape(8, 4)
 
-    def better(a: Any, b: Any) -> Any:
-        first = ge(a[0], b[0])
-        return select_n(first, b[0], a[0]), select_n(first, b[1], a[1])
+    def better(a: Any, i: Any, b: Any, j: Any) -> Any:
+        first = ge(a, b)
+        return select_n(first, b, a), select_n(first, j, i)
 
     for spec in SPECS:
-        (best, at), _, _, _ = run(
-            lambda v, w: reduce_with((v, w), (-np.inf, 0), better, (1,), trace_to_jaxpr),
-            [x, where],
-            [spec] * 2,
-            EXPLICIT,
-        )
+        f = by(better, -np.inf, 0, dtypes=("float32", "int32"), axes=(1,))
+        (best, at), _, _, _ = run(f, [x, where], [spec] * 2, EXPLICIT)
         np.testing.assert_array_equal(best, x.max(1))
         np.testing.assert_array_equal(at, np.take_along_axis(where, x.argmax(1)[:, None], 1)[:, 0])
