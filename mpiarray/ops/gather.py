@@ -71,6 +71,11 @@ COMBINE = ("set", "add", "mul", "min", "max")
 # -- types -----------------------------------------------------------------------------------------
 
 
+def operand_type(x: Any) -> ShapedArray:
+    """The type of an operand of a transpose rule, linear or not."""
+    return x.aval if isinstance(x, Linear) else aval_of(x)
+
+
 def rest_dims(ndim: int, dims: Sequence[int], batch_dims: int) -> tuple[int, ...]:
     """The operand's dims that are neither batch nor indexed."""
     return tuple(d for d in range(batch_dims, ndim) if d not in dims)
@@ -579,7 +584,7 @@ def _scatter_transpose(
         raise NotImplementedError(
             f"Transpose rule for 'scatter' with combine={combine!r} is not defined: it is not linear"
         )
-    aval, new = aval_of(x), aval_of(updates)
+    aval, new = operand_type(x), operand_type(updates)
     where = {"dims": dims, "batch_dims": batch_dims, "mode": _write_mode(mode)}
     ct_x = ct_updates = None
     if isinstance(x, Linear):

@@ -40,6 +40,7 @@ from mpiarray.ops.boxes import (
     whole,
 )
 from mpiarray.ops.common import BatchAxis
+from mpiarray.ops.gather import operand_type
 from mpiarray.ops.linear import batch_to, instantiate, linear_jvp, mask_replicas, move_dim, zero_jvp
 from mpiarray.ops.slicing import pad, slice_
 from mpiarray.types import dtypes
@@ -187,7 +188,7 @@ def _concatenate_transpose(op: Op, ct: Any, *args: Any, dimension: int) -> list[
     out, start = [], 0
     shape = aval_of(ct).shape
     for x in args:
-        n = aval_of(x).shape[dimension]
+        n = operand_type(x).shape[dimension]
         starts, limits = [0] * len(shape), list(shape)
         starts[dimension], limits[dimension] = start, start + n
         start += n

@@ -28,7 +28,7 @@ from mpiarray.ops.boxes import (
     slices_of,
 )
 from mpiarray.ops.common import BatchAxis, check_kind
-from mpiarray.ops.gather import gather, natural_sharding, operand_sums, scatter
+from mpiarray.ops.gather import gather, natural_sharding, operand_sums, operand_type, scatter
 from mpiarray.ops.linear import (
     batch_to,
     broadcast_in_dim,
@@ -228,7 +228,7 @@ def _unpad(ct: Any, aval: ShapedArray, config: Config) -> Any:
 
 def _pad_transpose(op: Op, ct: Any, x: Any, value: Any, *, padding_config: Config) -> list[Any]:
     ct_x = ct_value = None
-    aval = aval_of(x)
+    aval = operand_type(x)
     if isinstance(x, Linear):
         ct_x = _unpad(ct, aval, padding_config)
     if isinstance(value, Linear):
@@ -427,7 +427,7 @@ def _update_jvp(op: Op, primals: Sequence[Any], tangents: Sequence[Any]) -> tupl
 
 
 def _update_transpose(op: Op, ct: Any, x: Any, update: Any, *starts: Any) -> list[Any]:
-    aval = aval_of(update)
+    aval = operand_type(update)
     ct_x = op(ct, full_of(aval, 0), *starts) if isinstance(x, Linear) else None
     ct_update = dynamic_slice(ct, *starts, slice_sizes=aval.shape) if isinstance(update, Linear) else None
     return [ct_x, ct_update, *(None for _ in starts)]
