@@ -21,6 +21,10 @@ _HIDDEN: dict[str, dict[str, Any]] = {
     "broadcast_in_dim": {"shape": ..., "sharding": ..., "broadcast_dimensions": ()},
     "dot_general": {"out_sharding": ..., "precision": None, "preferred_element_type": None},
     "reshard": {"dst_sharding": ...},
+    "random_bits": {"sharding": ..., "block": None},
+    "random_gamma": {"block": None},
+    "random_trips": {"block": None},
+    "random_sample": {"block": None},
 }
 
 
