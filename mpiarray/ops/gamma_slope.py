@@ -24,10 +24,11 @@ _CHUNK = 1 << 14
 def gamma_slope(a: np.ndarray, sample: np.ndarray, *, log_space: bool) -> np.ndarray:
     """dx/da of gamma variates x of shape parameter `a`; with `log_space`, `sample` is log x and the result d(log x)/da.
 
-    Blocks of one shape and float dtype; returns a new block of them.
+    Blocks that broadcast, of one float dtype; returns a new block.
     """
+    a, sample = np.broadcast_arrays(a, sample)
     out = np.empty(sample.shape, np.float64)
-    flat, flat_a, flat_sample = out.reshape(-1), np.broadcast_to(a, sample.shape).reshape(-1), sample.reshape(-1)
+    flat, flat_a, flat_sample = (x.reshape(-1) for x in (out, a, sample))
     with np.errstate(all="ignore"):
         for start in range(0, flat.size, _CHUNK):
             part = slice(start, start + _CHUNK)
