@@ -59,7 +59,7 @@ CASES = [
     ("random_trips", [KEYS, A], [0, 0], {"distribution": "poisson", "block": None}),
     ("random_trips", [KEYS, A, A[0] / 40], [0, 0, None], {"distribution": "binomial", "block": None}),
     ("random_gamma_grad", [A, A + 1], [0, 0], {"log_space": False}),
-    ("random_gamma_grad", [A, A + 1], [0, None], {"log_space": False}),
+    ("random_gamma_grad", [A, A[0] + 1], [0, None], {"log_space": False}),
 ]
 
 
