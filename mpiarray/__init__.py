@@ -12,9 +12,8 @@ One MPI rank owns one device of a mesh; every rank runs the same program.  Impor
 
 from mpiarray import debug, dtypes, errors, experimental, lax, numpy, random, sharding, tree, tree_util
 from mpiarray.config import config
-from mpiarray.core.value import aval_of as typeof
 from mpiarray.higher_order.jit import jit
-from mpiarray.higher_order.stages import eval_shape, make_jaxpr
+from mpiarray.higher_order.stages import eval_shape, make_jaxpr, typeof
 from mpiarray.numpy.array import Array
 from mpiarray.runtime.api import block_until_ready, clear_caches, device_get, disable_jit, distributed, enable_x64
 from mpiarray.runtime.assemble import (

@@ -21,7 +21,7 @@ from mpiarray.runtime.array import ArrayImpl, relaid
 from mpiarray.runtime.placed import Placed, placed, row_major
 from mpiarray.runtime.transfer import move, target_aval
 from mpiarray.types import tree
-from mpiarray.types.aval import ShapedArray
+from mpiarray.types.aval import ShapeDtypeStruct, ShapedArray
 from mpiarray.types.layout import Format, Layout
 from mpiarray.types.partition_spec import PartitionSpec as P
 from mpiarray.types.sharding import NamedSharding, Sharding, SingleDeviceSharding, check_rank, divisible_or_raise
@@ -71,7 +71,9 @@ def _target(t: Any, what: str) -> Target:
     if isinstance(t, P):
         if state.mesh.empty:
             if state.abstract_mesh.empty:
-                raise RuntimeError(f"{what}: jit requires a non-empty mesh in context if you are passing PartitionSpecs: got {t}. Use `jax.set_mesh`.")
+                raise RuntimeError(
+                    f"{what}: jit requires a non-empty mesh in context if you are passing PartitionSpecs: got {t}. Use `jax.set_mesh`."
+                )
             return Target(NamedSharding(state.abstract_mesh, t), None)
         return Target(NamedSharding(state.mesh, t), None)
     if isinstance(t, Format):
@@ -88,7 +90,9 @@ def argument_targets(function: JitFunction, dynamic: Any, named: Any) -> list[Ta
     if function._in is UNSPECIFIED:
         return [OPEN] * len(tree.leaves((dynamic, named)))
     if named:
-        raise ValueError(f"jit of {function._name} does not support kwargs when in_shardings is specified: got {sorted(named)}")
+        raise ValueError(
+            f"jit of {function._name} does not support kwargs when in_shardings is specified: got {sorted(named)}"
+        )
     given = function._in
     return targets(tuple(given) if isinstance(given, list) else given, tuple(dynamic), "jit in_shardings")
 
@@ -142,7 +146,7 @@ def pinned(x: ArrayImpl) -> bool:
 
 def traced_aval(x: Any) -> ShapedArray:
     """The type that a function is traced for: of an array, or of a ShapeDtypeStruct."""
-    if not hasattr(x, "sharding") or isinstance(x, ArrayImpl):
+    if not isinstance(x, ShapeDtypeStruct):
         return aval_of(x)
     plain = ShapedArray(x.shape, x.dtype, x.weak_type)
     sharding = x.sharding
@@ -207,7 +211,11 @@ def shown_results(function: JitFunction, staged: Staged, outs: Sequence[Placed])
         elif t.layout is not None:
             order = tuple(t.layout.major_to_minor)
         sharding = p.sharding
-        if isinstance(t.sharding, NamedSharding) and isinstance(sharding, NamedSharding) and t.sharding.mesh.size == sharding.mesh.size:
+        if (
+            isinstance(t.sharding, NamedSharding)
+            and isinstance(sharding, NamedSharding)
+            and t.sharding.mesh.size == sharding.mesh.size
+        ):
             sharding = NamedSharding(sharding.mesh, t.sharding.spec)
         found.append(placed(p.aval, sharding, p.committed, order, t.layout is not None))
     return tuple(found)
@@ -219,7 +227,11 @@ def in_order(block: np.ndarray, p: Placed) -> np.ndarray:
 
 
 def devices_for(
-    name: str, function: JitFunction, out_tree: Any, args: Sequence[Placed], common: Callable[..., tuple[int, ...] | None]
+    name: str,
+    function: JitFunction,
+    out_tree: Any,
+    args: Sequence[Placed],
+    common: Callable[..., tuple[int, ...] | None],
 ) -> tuple[int, ...] | None:
     """The devices a call runs on.  One device that all placements name wins over the context mesh (layout.md 4)."""
     singles = {p.ids for p in args if p.committed and isinstance(p.sharding, SingleDeviceSharding)}
@@ -227,7 +239,13 @@ def devices_for(
     for t in result_targets(function, out_tree):
         if isinstance(t.sharding, SingleDeviceSharding):
             singles.add((next(iter(t.sharding.device_set)).id,))
-        elif isinstance(t.sharding, NamedSharding) and hasattr(t.sharding.mesh, "flat_ids") and state.mesh.empty and not named and not singles:
+        elif (
+            isinstance(t.sharding, NamedSharding)
+            and hasattr(t.sharding.mesh, "flat_ids")
+            and state.mesh.empty
+            and not named
+            and not singles
+        ):
             return t.sharding.mesh.flat_ids
     if len(singles) == 1 and all(_spread_copy(p) for p in named):
         return singles.pop()

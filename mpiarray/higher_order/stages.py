@@ -84,7 +84,9 @@ class AotJitFunction(JitFunction):
 class _Stage:
     """What all stages tell of a function's arguments and results."""
 
-    def __init__(self, function: JitFunction, staged: Staged, leaves: Sequence[Any], wanted: Sequence[Any], structure: Any):
+    def __init__(
+        self, function: JitFunction, staged: Staged, leaves: Sequence[Any], wanted: Sequence[Any], structure: Any
+    ):
         self._function, self._staged, self._leaves, self._wanted = function, staged, leaves, wanted
         self.in_tree, self.out_tree = structure, staged.out_tree
         self.fun_name = staged.name
@@ -147,7 +149,9 @@ class Lowered(_Stage):
         consts = [c._placed for c in staged.consts]
         mesh = program_mesh(jaxpr, consts)
         mesh = self._mesh_of_arguments() if mesh.empty else mesh
-        specs = [p.spec for p in consts] + [_spec(x, t, a) for x, t, a in zip(self._leaves, self._wanted, staged.in_avals)]
+        specs = [p.spec for p in consts] + [
+            _spec(x, t, a) for x, t, a in zip(self._leaves, self._wanted, staged.in_avals)
+        ]
         out_specs = jit_shardings.result_specs(self._function, staged)
         return lower(staged.name, jaxpr, specs, out_specs, mesh, max(mesh.size, 1))
 
@@ -172,7 +176,9 @@ def _spec(x: Any, target: Any, aval: ShapedArray) -> P:
     if isinstance(x, ArrayImpl) and x.committed:
         return x._placed.spec
     sharding = target.sharding if isinstance(target.sharding, NamedSharding) else x.sharding
-    if isinstance(sharding, NamedSharding) and not (isinstance(target.sharding, NamedSharding) and sharding.mesh.are_all_axes_explicit):
+    if isinstance(sharding, NamedSharding) and not (
+        isinstance(target.sharding, NamedSharding) and sharding.mesh.are_all_axes_explicit
+    ):
         return sharding.spec.padded(aval.ndim)
     return aval.sharding.spec if not aval.sharding.mesh.empty else replicated(aval.ndim)
 
@@ -180,7 +186,9 @@ def _spec(x: Any, target: Any, aval: ShapedArray) -> P:
 class Compiled(_Stage):
     """A compiled function: accepts just the types it was compiled for."""
 
-    def __init__(self, function: JitFunction, staged: Staged, leaves: Any, wanted: Any, structure: Any, program: Program):
+    def __init__(
+        self, function: JitFunction, staged: Staged, leaves: Any, wanted: Any, structure: Any, program: Program
+    ):
         super().__init__(function, staged, leaves, wanted, structure)
         self._program = program
         self._meshes = state.abstract_mesh, state.mesh
@@ -207,14 +215,21 @@ class Compiled(_Stage):
         mesh = self._program.mesh
         if mesh.empty:
             return [SingleDeviceSharding(Device(0))] * len(avals)
-        return [NamedSharding(self._concrete(a.sharding.mesh if not a.sharding.mesh.empty else mesh), s) for a, s in zip(avals, specs)]
+        return [
+            NamedSharding(self._concrete(a.sharding.mesh if not a.sharding.mesh.empty else mesh), s)
+            for a, s in zip(avals, specs)
+        ]
 
     def _concrete(self, mesh: AbstractMesh) -> Any:
         context = self._meshes[1]
         if not context.empty and context.size == mesh.size:
             return concrete_mesh(mesh, context.flat_ids)
         for x in (*self._leaves, *self._staged.consts):
-            if isinstance(x.sharding, NamedSharding) and hasattr(x.sharding.mesh, "flat_ids") and x.sharding.mesh.size == mesh.size:
+            if (
+                isinstance(x.sharding, NamedSharding)
+                and hasattr(x.sharding.mesh, "flat_ids")
+                and x.sharding.mesh.size == mesh.size
+            ):
                 return concrete_mesh(mesh, x.sharding.mesh.flat_ids)
         return mesh
 
@@ -230,7 +245,9 @@ class Compiled(_Stage):
                 order = tuple(t.layout.major_to_minor)
             else:
                 order = x._placed.order if isinstance(x, ArrayImpl) else row_major(aval.ndim)
-            shown = t.sharding or (x.sharding if getattr(x, "sharding", None) is not None and getattr(x, "committed", True) else s)
+            shown = t.sharding or (
+                x.sharding if getattr(x, "sharding", None) is not None and getattr(x, "committed", True) else s
+            )
             out.append(Format(Layout(order), shown))
         return out
 
@@ -248,7 +265,9 @@ class Compiled(_Stage):
     def output_formats(self) -> Any:
         shardings = self._shardings_of([s for s in self._program.out_specs if s is not None], self.out_avals)
         found = []
-        for k, (t, s, aval) in enumerate(zip(jit_shardings.result_targets(self._function, self.out_tree), shardings, self.out_avals)):
+        for k, (t, s, aval) in enumerate(
+            zip(jit_shardings.result_targets(self._function, self.out_tree), shardings, self.out_avals)
+        ):
             order = row_major(aval.ndim)
             if t.layout is Layout.AUTO:
                 order = auto_result_order(self._staged.jaxpr.jaxpr, k)
@@ -265,15 +284,24 @@ class Compiled(_Stage):
         _, dynamic, named = split_static(args, kwargs, self._function._static)
         leaves, structure = flatten_call(self.fun_name, dynamic, named)
         if structure != self.in_tree:
-            raise TypeError(f"Function compiled with input pytree does not match the input pytree it was called with: {self.in_tree} against {structure}")
+            raise TypeError(
+                f"Function compiled with input pytree does not match the input pytree it was called with: {self.in_tree} against {structure}"
+            )
         self._check_types(leaves)
         self._check_layouts(leaves)
-        leaves = [self._placed_argument(x, f, aval, k) for k, (x, f, aval) in enumerate(zip(leaves, self._in_formats, self.in_avals))]
+        leaves = [
+            self._placed_argument(x, f, aval, k)
+            for k, (x, f, aval) in enumerate(zip(leaves, self._in_formats, self.in_avals))
+        ]
         mesh = self._program.mesh
         if not mesh.empty and self._meshes[1].empty and not all(hasattr(c, "_placed") for c in leaves):
-            raise ValueError(f"{self.fun_name} was compiled for {mesh}, which has no devices here: it can be examined, not called")
+            raise ValueError(
+                f"{self.fun_name} was compiled for {mesh}, which has no devices here: it can be examined, not called"
+            )
         if mesh.size > comm.size():
-            raise ValueError(f"{self.fun_name} was compiled for {mesh} of {mesh.size} devices; this job has {comm.size()} ranks: it can be examined, not called")
+            raise ValueError(
+                f"{self.fun_name} was compiled for {mesh} of {mesh.size} devices; this job has {comm.size()} ranks: it can be examined, not called"
+            )
         key = tuple([x._placed for x in leaves])
         ready = self._ready.get(key)
         if ready is None:
@@ -319,10 +347,12 @@ class Compiled(_Stage):
 # -- jaxprs and types of plain functions ---------------------------------------------------------------
 
 
-def make_jaxpr(fun: Callable[..., Any], static_argnums: Any = (), return_shape: bool = False, **unused: Any) -> Callable[..., Any]:
+def make_jaxpr(
+    fun: Callable[..., Any], static_argnums: Any = (), return_shape: bool = False, **unused: Any
+) -> Callable[..., Any]:
     """A function that gives the jaxpr of `fun` for its arguments.  No communication.
 
-        print(jax.make_jaxpr(lambda x: jnp.sin(x) + 1)(x))
+    print(jax.make_jaxpr(lambda x: jnp.sin(x) + 1)(x))
     """
     if not callable(fun):
         raise TypeError(f"make_jaxpr: expected a callable value, got {fun!r}")
@@ -351,3 +381,11 @@ def _plain(fun: Callable[..., Any], static_argnums: Any) -> AotJitFunction:
         fun, in_shardings=UNSPECIFIED, out_shardings=UNSPECIFIED, static=StaticSplit(fun, static_argnums, (), "make_jaxpr"), donate=none,
         inline=False, keep_unused=True,
     )  # fmt: skip
+
+
+def typeof(x: Any) -> ShapedArray:
+    """The type of an array, tracer, numpy array, number or ShapeDtypeStruct.  Never communicates.
+
+    print(jax.typeof(x))  # float32[8@x,4]
+    """
+    return jit_shardings.traced_aval(x)

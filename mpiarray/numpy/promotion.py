@@ -6,13 +6,16 @@ Below this layer nothing is implicit: lax is strict about dtypes and ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from mpiarray.config import config
+
 from mpiarray.core.plan import mesh_of
 from mpiarray.core.trace import state
-from mpiarray.core.value import Literal, Value, aval_of, literal
+from mpiarray.core.value import Literal, Value, aval_of, literal, scalar_aval
 from mpiarray.errors import ShardingTypeError
 from mpiarray.ops.common import join_dims
 from mpiarray.ops.linear import broadcast_in_dim, convert_element_type
@@ -28,7 +31,9 @@ def check_arraylike(name: str, *args: Any) -> None:
     """Raise TypeError unless every argument is an array, a numpy array or a scalar: lists and tuples are refused, as in JAX."""
     for i, x in enumerate(args):
         if not isinstance(x, ARRAY_LIKE) and not hasattr(x, "__jax_array__"):
-            raise TypeError(f"{name} requires ndarray or scalar arguments, got {type(x)} at position {i}. Convert it with `jnp.array` first.")
+            raise TypeError(
+                f"{name} requires ndarray or scalar arguments, got {type(x)} at position {i}. Convert it with `jnp.array` first."
+            )
 
 
 def cast(x: Any, dtype: Any, weak_type: bool = False) -> Any:
@@ -53,7 +58,9 @@ def promote_dtypes(*args: Any) -> list[Any]:
 
 def promote_numeric(*args: Any) -> list[Any]:
     """As `promote_dtypes`, but bools become integers."""
-    return [cast(a, dtypes.default_dtype(int)) if dtypes.is_bool(aval_of(a).dtype) else a for a in promote_dtypes(*args)]
+    return [
+        cast(a, dtypes.default_dtype(int)) if dtypes.is_bool(aval_of(a).dtype) else a for a in promote_dtypes(*args)
+    ]
 
 
 def _pair(x: Any) -> Any:
@@ -94,14 +101,57 @@ def promote(name: str, *args: Any) -> Sequence[Any]:
     """Operands of one dtype and one rank."""
     if len(args) == 2 and isinstance(args[0], Value) and isinstance(args[1], Value):  # the common case, and a cheap one
         a, b = args[0].aval, args[1].aval
-        if a.dtype is b.dtype and a.weak_type == b.weak_type and (len(a.shape) == len(b.shape) or not a.shape or not b.shape):
+        if (
+            a.dtype is b.dtype
+            and a.weak_type == b.weak_type
+            and (len(a.shape) == len(b.shape) or not a.shape or not b.shape)
+        ):
             return args
+    found = _beside_scalar(args, _partner) if len(args) == 2 else None
+    if found is not None:
+        return found
     args = operands(name, *args)
     return promote_ranks(name, *promote_dtypes(*args))
 
 
-def promote_to_inexact(name: str, *args: Any) -> list[Any]:
+def _beside_scalar(args: tuple[Any, ...], partner: Any) -> Sequence[Any] | None:
+    """An array and a Python number that takes the array's dtype, without the general machinery; None for all else."""
+    a, b = args
+    if isinstance(a, Value):
+        kind = type(b)
+        if kind is float or (kind is int and -(2**31) <= b < 2**31):
+            found = partner(a.aval, kind, config.jax_enable_x64)
+            return None if found is None else (a, Literal(found[0](b), found[1]))
+    elif isinstance(b, Value):
+        kind = type(a)
+        if kind is float or (kind is int and -(2**31) <= a < 2**31):
+            found = partner(b.aval, kind, config.jax_enable_x64)
+            return None if found is None else (Literal(found[0](a), found[1]), b)
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _partner(aval: ShapedArray, kind: type, x64: bool) -> tuple[Any, ShapedArray] | None:
+    """How a number of that Python type becomes a literal beside an array; None where it does not simply take its dtype."""
+    if dtypes.is_key(aval.dtype) or (dtypes.is_int(aval.dtype) and aval.dtype.itemsize < 4):
+        return None
+    dtype, weak = dtypes.result_pair((aval.dtype, aval.weak_type), kind(0))
+    if dtype != aval.dtype or weak != aval.weak_type or (dtypes.is_unsigned(dtype)):
+        return None
+    return np.dtype(dtype).type, scalar_aval(dtype, weak)
+
+
+@lru_cache(maxsize=4096)
+def _inexact_partner(aval: ShapedArray, kind: type, x64: bool) -> tuple[Any, ShapedArray] | None:
+    return _partner(aval, kind, x64) if dtypes.is_inexact(aval.dtype) else None
+
+
+def promote_to_inexact(name: str, *args: Any) -> Sequence[Any]:
     """Operands of one floating or complex dtype and one rank."""
+    if len(args) == 2:
+        found = _beside_scalar(args, _inexact_partner)
+        if found is not None:
+            return found
     args = operands(name, *args)
     return promote_ranks(name, *promote_inexact(*args))
 
@@ -165,7 +215,9 @@ def out_sharding(given: Any, shape: Sequence[int], name: str) -> NamedSharding |
     context = state.abstract_mesh
     if isinstance(given, P):
         if context.empty:
-            raise ValueError(f"{name}: a PartitionSpec as out_sharding needs a mesh: got {given} and you are not under a mesh context. Use `jax.set_mesh`.")
+            raise ValueError(
+                f"{name}: a PartitionSpec as out_sharding needs a mesh: got {given} and you are not under a mesh context. Use `jax.set_mesh`."
+            )
         mesh, spec = context, given
     elif isinstance(given, NamedSharding):
         mesh, spec = given.mesh.abstract_mesh, given.spec
@@ -173,12 +225,16 @@ def out_sharding(given: Any, shape: Sequence[int], name: str) -> NamedSharding |
             raise ValueError(f"Context mesh {context} should match the mesh of sharding {mesh} passed to {name}")
         mesh = mesh if context.empty else context
     else:
-        raise TypeError(f"`out_sharding` argument of {name} only supports instances of `NamedSharding` or `PartitionSpec`. Got {given!r} of type {type(given)}")
+        raise TypeError(
+            f"`out_sharding` argument of {name} only supports instances of `NamedSharding` or `PartitionSpec`. Got {given!r} of type {type(given)}"
+        )
     ndim = len(shape)
     check_spec(mesh, spec, where=f"{name}: ")
     if len(spec.dims) > ndim:
         hint = " For scalars the spec should be P()." if ndim == 0 else ""
-        raise ValueError(f"{name}: spec {spec} is only valid for values of rank at least {len(spec.dims)}, but was applied to a value of rank {ndim}.{hint}")
+        raise ValueError(
+            f"{name}: spec {spec} is only valid for values of rank at least {len(spec.dims)}, but was applied to a value of rank {ndim}.{hint}"
+        )
     bad = [a for axes in spec.dims for a in (axes if isinstance(axes, tuple) else ()) if a not in mesh.explicit_axes]
     if bad:
         raise ValueError(
@@ -193,4 +249,6 @@ def out_sharding(given: Any, shape: Sequence[int], name: str) -> NamedSharding |
 def replicated_or_raise(name: str, aval: ShapedArray, why: str) -> None:
     """Raise ShardingTypeError unless no dim is sharded."""
     if any(aval.dims):
-        raise ShardingTypeError(f"{name}: {why}, got {aval.str_short()}. Use `jax.reshard(x, P())` first or `jax.sharding.auto_axes`.")
+        raise ShardingTypeError(
+            f"{name}: {why}, got {aval.str_short()}. Use `jax.reshard(x, P())` first or `jax.sharding.auto_axes`."
+        )

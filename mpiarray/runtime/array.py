@@ -97,7 +97,9 @@ class ArrayImpl(Array):
 
     def on_device_size_in_bytes(self) -> int:
         """Bytes of all blocks together."""
-        return int(np.prod(self._placed.sharding.shard_shape(self.shape))) * self.itemsize * len(self._placed.ids or (0,))
+        return (
+            int(np.prod(self._placed.sharding.shard_shape(self.shape))) * self.itemsize * len(self._placed.ids or (0,))
+        )
 
     # -- lifetime -------------------------------------------------------------------------------------
 
@@ -109,7 +111,9 @@ class ArrayImpl(Array):
 
     def _check_alive(self) -> None:
         if isinstance(self._placed, _Deleted):
-            raise RuntimeError(f"Array has been deleted with shape={self.aval.str_short()}: it was donated to a jitted function, or `.delete()` was called")
+            raise RuntimeError(
+                f"Array has been deleted with shape={self.aval.str_short()}: it was donated to a jitted function, or `.delete()` was called"
+            )
 
     def block_until_ready(self) -> ArrayImpl:
         """This array: everything that made it has finished."""
@@ -127,7 +131,11 @@ class ArrayImpl(Array):
         """This rank's shard; empty on a rank outside the mesh."""
         self._check_alive()
         rank = comm.rank()
-        return [s for s in self.global_shards if s.data is not None and s.device.id == (rank if self._placed.ids is not None else 0)]
+        return [
+            s
+            for s in self.global_shards
+            if s.data is not None and s.device.id == (rank if self._placed.ids is not None else 0)
+        ]
 
     @property
     def global_shards(self) -> list[Shard]:
@@ -205,7 +213,9 @@ class ArrayImpl(Array):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         value = self._value()
         if dtypes.is_key(self.dtype):
-            raise TypeError(f"JAX array with PRNGKey dtype cannot be converted to a NumPy array: got {self.aval.str_short()}. Use `jax.random.key_data`.")
+            raise TypeError(
+                f"JAX array with PRNGKey dtype cannot be converted to a NumPy array: got {self.aval.str_short()}. Use `jax.random.key_data`."
+            )
         if dtype is not None and np.dtype(dtype) != value.dtype:
             return value.astype(dtype)
         return value.copy() if copy else value
@@ -219,7 +229,11 @@ class ArrayImpl(Array):
     def __format__(self, spec: str) -> str:
         if self.ndim == 0 and not dtypes.is_key(self.dtype):
             return format(self._value()[()], spec)
-        return format(str(self), spec)
+        if spec:
+            raise TypeError(
+                f"unsupported format string {spec!r} passed to Array.__format__ for {self.aval.str_short()}"
+            )
+        return str(self)
 
     def __reduce__(self) -> Any:
         return _rebuild, (np.asarray(self), self.aval.weak_type)
@@ -232,13 +246,17 @@ class ArrayImpl(Array):
 
     def _scalar(self, what: str) -> Any:
         if self.size != 1 or self.ndim:
-            raise TypeError(f"Only scalar arrays can be converted to Python scalars by {what}; got {self.aval.str_short()}")
+            raise TypeError(
+                f"Only scalar arrays can be converted to Python scalars by {what}; got {self.aval.str_short()}"
+            )
         return self._value()[()]
 
     def __bool__(self) -> bool:
         if self.size != 1:
             word = "empty array" if not self.size else "array with more than one element"
-            raise ValueError(f"The truth value of an {word} is ambiguous: got {self.aval.str_short()}. Use a.any() or a.all()")
+            raise ValueError(
+                f"The truth value of an {word} is ambiguous: got {self.aval.str_short()}. Use a.any() or a.all()"
+            )
         return bool(self._value().reshape(())[()])
 
     def __float__(self) -> float:
@@ -252,7 +270,9 @@ class ArrayImpl(Array):
 
     def __index__(self) -> int:
         if not dtypes.is_int(self.dtype) and not dtypes.is_bool(self.dtype):
-            raise TypeError(f"Only integer scalar arrays can be converted to a scalar index; got {self.aval.str_short()}")
+            raise TypeError(
+                f"Only integer scalar arrays can be converted to a scalar index; got {self.aval.str_short()}"
+            )
         return int(self._scalar("__index__()"))
 
     def item(self, *args: int) -> Any:

@@ -24,9 +24,7 @@ from mpiarray.types.sharding import NamedSharding, Sharding, SingleDeviceShardin
 _ACCEPTED = "a PartitionSpec, a Sharding, a Format (layout and sharding), a device, None, or a pytree of these that is a prefix of the value"
 
 
-def device_put(
-    x: Any, device: Any = None, *, src: Any = None, donate: Any = False, may_alias: Any = None
-) -> Any:
+def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = False, may_alias: Any = None) -> Any:
     """The value placed on devices.
 
     x: array, numpy array, scalar, or a pytree of them.  device: where, see below, or a pytree prefix of such.  `P` needs a context
@@ -66,12 +64,12 @@ def _put(x: Any, target: Any) -> Any:
     concrete = x if isinstance(x, ArrayImpl) else from_host(x)
     if sharding is None:
         return concrete
-    order, pinned = None, False
+    order = None
     if layout is not None:
-        order, pinned = _order(layout, concrete.ndim, concrete.shape), True
+        order = _order(layout, concrete.ndim, concrete.shape)
     elif isinstance(target, (Device, SingleDeviceSharding)):
         order = concrete._placed.order
-    return move(concrete, sharding, order, pinned)
+    return move(concrete, sharding, order, pinned=True)
 
 
 def _order(layout: Any, ndim: int, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -138,18 +136,24 @@ def _reshard(x: Any, target: Any) -> Any:
     if isinstance(target, NamedSharding) and is_evaluating() and isinstance(x, (ArrayImpl, np.ndarray, np.generic)):
         other = not state.abstract_mesh.empty and not target.mesh.abstract_mesh.same_axes(state.abstract_mesh)
         if other or state.abstract_mesh.empty:
-            wanted = NamedSharding(target.mesh, target.spec.padded(aval.ndim) if len(target.spec.dims) <= aval.ndim else target.spec)
+            wanted = NamedSharding(
+                target.mesh, target.spec.padded(aval.ndim) if len(target.spec.dims) <= aval.ndim else target.spec
+            )
             _explicit_only(wanted, "reshard")
             return move(x if isinstance(x, ArrayImpl) else from_host(x), wanted)
     if isinstance(target, P) and state.abstract_mesh.empty:
-        raise ValueError(f"reshard: got {target}, but you are not under a mesh context. Use `jax.set_mesh`, or pass a NamedSharding.")
+        raise ValueError(
+            f"reshard: got {target}, but you are not under a mesh context. Use `jax.set_mesh`, or pass a NamedSharding."
+        )
     return ops.reshard(x, dst_sharding=out_sharding(target, aval.shape, "reshard"))
 
 
 def _explicit_only(sharding: NamedSharding, what: str) -> None:
     bad = [a for axes in sharding.spec.dims for a in axes if a not in sharding.mesh.explicit_axes]
     if bad:
-        raise ValueError(f"PartitionSpec {sharding.spec} passed to {what} cannot contain axis names that are of type Auto or Manual: {bad}")
+        raise ValueError(
+            f"PartitionSpec {sharding.spec} passed to {what} cannot contain axis names that are of type Auto or Manual: {bad}"
+        )
 
 
 def with_sharding_constraint(x: Any, shardings: Any) -> Any:
@@ -179,9 +183,13 @@ def _constrain(x: Any, target: Any) -> Any:
     elif isinstance(target, P):
         spec = target
         if mesh.empty:
-            raise RuntimeError(f"with_sharding_constraint requires a non-empty mesh in context if you are passing PartitionSpecs: got {target}. Use `jax.set_mesh`.")
+            raise RuntimeError(
+                f"with_sharding_constraint requires a non-empty mesh in context if you are passing PartitionSpecs: got {target}. Use `jax.set_mesh`."
+            )
     else:
-        raise ValueError(f"with_sharding_constraint takes a PartitionSpec or a NamedSharding. Got {target!r} of type {type(target)}")
+        raise ValueError(
+            f"with_sharding_constraint takes a PartitionSpec or a NamedSharding. Got {target!r} of type {type(target)}"
+        )
     check_spec(mesh, spec, where="with_sharding_constraint: ")
     check_rank(spec, aval.ndim, "with_sharding_constraint: spec")
     padded = spec.padded(aval.ndim)
@@ -189,24 +197,39 @@ def _constrain(x: Any, target: Any) -> Any:
         return _assert_sharding(x, padded)
     _auto_only(mesh, spec)
     free = frozenset(d for d, axes in enumerate(padded.dims) if axes is UNCONSTRAINED)
-    wanted = NamedSharding(mesh, P.from_dims(tuple(() if d in free else axes for d, axes in enumerate(padded.dims)), spec.unreduced, spec.reduced))
+    wanted = NamedSharding(
+        mesh,
+        P.from_dims(
+            tuple(() if d in free else axes for d, axes in enumerate(padded.dims)), spec.unreduced, spec.reduced
+        ),
+    )
     wanted.shard_shape(aval.shape)
-    if isinstance(x, np.ndarray) or (isinstance(x, ArrayImpl) and is_evaluating() and state.mesh.empty and isinstance(target, NamedSharding)):
+    if isinstance(x, np.ndarray) or (
+        isinstance(x, ArrayImpl) and is_evaluating() and state.mesh.empty and isinstance(target, NamedSharding)
+    ):
         return move(x if isinstance(x, ArrayImpl) else from_host(x), target)
-    out = ops.sharding_constraint(x, sharding=wanted, unconstrained_dims=free, layout=None, context_mesh=state.abstract_mesh)
+    out = ops.sharding_constraint(
+        x, sharding=wanted, unconstrained_dims=free, layout=None, context_mesh=state.abstract_mesh
+    )
     return out if layout is None else ops.layout_constraint(out, layout=layout)
 
 
 def _auto_only(mesh: Any, spec: P) -> None:
     bad = [a for axes in spec.dims if axes is not UNCONSTRAINED for a in axes if a not in mesh.auto_axes]
     if bad:
-        raise ValueError(f"with_sharding_constraint: the spec {spec} can only refer to Auto axes, got {bad} in {mesh}. Use `jax.reshard` for Explicit axes.")
+        raise ValueError(
+            f"with_sharding_constraint: the spec {spec} can only refer to Auto axes, got {bad} in {mesh}. Use `jax.reshard` for Explicit axes."
+        )
 
 
 def _assert_sharding(x: Any, spec: P) -> Any:
     have = aval_of(x).sharding.spec
     for mine, want in zip(have.dims, spec.dims):
-        if want is not UNCONSTRAINED and mine != want or (have.unreduced, have.reduced) != (spec.unreduced, spec.reduced):
+        if (
+            want is not UNCONSTRAINED
+            and mine != want
+            or (have.unreduced, have.reduced) != (spec.unreduced, spec.reduced)
+        ):
             raise AssertionError(
                 f"`with_sharding_constraint` acts as an assert when all axes of mesh are of type `Explicit`. The array sharding: {have} did not match "
                 f"the sharding provided: {spec}. Please use `jax.reshard` to reshard your input to the sharding you want."

@@ -32,14 +32,16 @@ def array_repr(x: Any) -> str:
         return _unreadable(x)
     if not x._readable_alone():
         block = "none on this rank" if x._block is None else "\n" + np.array2string(x._block, threshold=100)
-        return f"Array(shape={x.shape}, dtype={dtypes.name(x.dtype)}, sharding={x.sharding}, this rank's block: {block})"
+        return (
+            f"Array(shape={x.shape}, dtype={dtypes.name(x.dtype)}, sharding={x.sharding}, this rank's block: {block})"
+        )
     if dtypes.is_key(x.dtype):
         return f"Array({x.shape}, dtype={x.dtype}) overlaying:\n{_words(x._value())}"
     value = x._value()
     weak = ", weak_type=True" if x.weak_type else ""
     dtype = f"dtype={dtypes.name(x.dtype)}{weak})"
     if value.size == 0:
-        return f"Array([], {dtype}" if value.shape == (0,) else f"Array([], shape={value.shape}, {dtype}"
+        return f"Array([], shape={value.shape}, {dtype}"
     body = np.array2string(value, prefix="Array(", suffix=",", separator=", ")
     width = np.get_printoptions()["linewidth"]
     last = len(body) - (body.rfind("\n") + 1) + (len("Array(") if "\n" not in body else 0)
@@ -82,5 +84,9 @@ def edges(x: Any, edge: int) -> np.ndarray:
     for d, n in enumerate(x.shape):
         if n > 2 * edge + 1:
             index = np.r_[0 : edge + 1, n - edge : n]
-            x = x.at[(slice(None),) * d + (index,)].get(out_sharding=None) if x.is_fully_replicated else x._take_rows(index, d)
+            x = (
+                x.at[(slice(None),) * d + (index,)].get(out_sharding=None)
+                if x.is_fully_replicated
+                else x._take_rows(index, d)
+            )
     return x._value()
