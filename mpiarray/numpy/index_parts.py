@@ -1,7 +1,7 @@
-"""What an index means: `x[1, ..., ::2, None, i, mask]` taken apart into slices, numbers and index arrays.
+"""What an index means: `x[1, ..., ::2, None, i, mask]` taken apart.
 
-Only shapes, types and, for masks, values on the host are used; reading and writing (indexing.py, updates.py) stand on the
-same parts, so they cannot disagree about numpy's rules.
+Only shapes, types and, for masks, values on the host are used; reading and writing (index_reads.py, index_updates.py)
+stand on the same parts, so they cannot disagree about numpy's rules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 
 _I32, _I64 = np.dtype(np.int32), np.dtype(np.int64)
-_INDEX = "*"  # in Parts.order: here stand the dims of the index arrays
+INDEX = "*"  # in Parts.order: here stand the dims of the index arrays
 
 
 class Cut(NamedTuple):
@@ -64,7 +64,7 @@ class Parts(NamedTuple):
         for token in self.order:
             if token is None:
                 out.append(1)
-            elif token == _INDEX:
+            elif token == INDEX:
                 out.extend(self.shape)
             else:
                 cut = self.cuts[token]
@@ -75,8 +75,8 @@ class Parts(NamedTuple):
 def parts_of(aval: ShapedArray, index: Any, wrap: bool = True) -> Parts:
     """Take an index of a value apart.  With `wrap`, negative numbers count from the end.
 
-    Raises TypeError for lists, floats and strings, IndexError for too many indices, two ellipses, masks of another shape
-    and slices that are not static, NonConcreteBooleanIndexError for masks whose values are not known yet.
+    Raises TypeError for lists, floats and strings, IndexError for too many indices, two ellipses, masks of another
+    shape and slices that are not static, NonConcreteBooleanIndexError for masks whose values are not known yet.
     """
     items = [_item(i, k) for k, i in enumerate(_as_tuple(index))]
     items = _fill_up(aval, items)
@@ -113,7 +113,7 @@ def parts_of(aval: ShapedArray, index: Any, wrap: bool = True) -> Parts:
     index_shape = aval_of(places[0]).shape if places else ()
     if advanced:
         together = numbered == list(range(numbered[0], numbered[0] + len(numbered)))
-        order.insert(where if together else 0, _INDEX)
+        order.insert(where if together else 0, INDEX)
     return Parts(extra, tuple(cuts), tuple(fixed), tuple(picked), tuple(places), index_shape, tuple(order))
 
 
@@ -156,7 +156,8 @@ def _item(i: Any, position: int) -> Any:
         dtype = aval_of(i).dtype
         if not (dtypes.is_int(dtype) or dtypes.is_bool(dtype)):
             raise TypeError(
-                f"Indexer must have integer or boolean type, got indexer with type {dtypes.name(dtype)} at position {position}"
+                f"Indexer must have integer or boolean type, got indexer with type {dtypes.name(dtype)} at position "
+                f"{position}"
             )
         if isinstance(i, Value) and not i.aval.ndim and dtypes.is_bool(dtype):
             return bool(mask_value(i, (), position))
@@ -197,7 +198,10 @@ def _dims_used(item: Any) -> int:
 
 
 def _fill_up(aval: ShapedArray, items: list[Any]) -> list[Any]:
-    """The items with whole slices for the dims that are not mentioned.  An ellipsis that stands for nothing still parts."""
+    """The items with whole slices for the dims that are not mentioned.
+
+    The ellipsis stays: even one that stands for nothing parts index arrays.
+    """
     if sum(i is Ellipsis for i in items) > 1:
         raise IndexError("an index can only have a single ellipsis ('...')")
     used = sum(map(_dims_used, items))
@@ -226,7 +230,9 @@ def _extra_dims(items: Sequence[Any]) -> tuple[int, ...]:
 
 def _cut(s: slice, n: int, position: int) -> Cut | None:
     try:
-        start, stop, step = slice(*(None if v is None else operator.index(v) for v in (s.start, s.stop, s.step))).indices(n)
+        start, stop, step = slice(
+            *(None if v is None else operator.index(v) for v in (s.start, s.stop, s.step))
+        ).indices(n)
     except TracerIntegerConversionError:
         raise IndexError(
             f"Slice entries must be static integers. Got {s} at position {position}. Use `lax.dynamic_slice` or "
@@ -264,8 +270,8 @@ def mask_value(mask: Any, shape: Sequence[int], dim: int) -> np.ndarray:
             )
     if isinstance(mask, Tracer):
         raise NonConcreteBooleanIndexError(
-            f"Array boolean indices must be concrete; got {aval.str_short()}. The result's shape would depend on values "
-            "that are not known while a function is traced: use `jnp.where` with three arguments."
+            f"Array boolean indices must be concrete; got {aval.str_short()}. The result's shape would depend on "
+            "values that are not known while a function is traced: use `jnp.where` with three arguments."
         )
     return np.asarray(mask)
 

@@ -1,7 +1,7 @@
 """Reductions of numpy: sums, products, extremes, logic, means, variances.
 
-`axis` is None (all dims), an int or a sequence of ints; `keepdims` leaves reduced dims with size 1; `where` (a mask that
-broadcasts to the operand) leaves elements out; `initial` is combined with the result.  Entries of reduced dims are
+`axis` is None (all dims), an int or a sequence of ints; `keepdims` leaves reduced dims with size 1; `where` (a mask
+that broadcasts to the operand) leaves elements out; `initial` is combined with the result.  Entries of reduced dims are
 dropped from the sharding; other dims keep theirs.  Reducing a sharded dim is one all-reduce of the result.
 """
 
@@ -132,7 +132,7 @@ def sum(
     where: Any = None,
     promote_integers: bool = True,
 ) -> Any:
-    """Sum.  Bools and small integers are summed in 32 bits, unless `dtype` or `promote_integers=False` says otherwise."""
+    """Sum.  Bools and small integers are summed in 32 bits, unless `dtype` or `promote_integers` says otherwise."""
     no_out("sum", out)
     return _accumulated("sum", a, axis, dtype, keepdims, initial, where, promote_integers)
 
@@ -317,7 +317,8 @@ def var(
 ) -> Any:
     """Variance: the sum of squared distances from the mean, divided by the count less `ddof`.
 
-    NaN where that divisor is not above zero.  It takes two passes, the mean first, so that large means cost no accuracy.  Real also for complex numbers.
+    NaN where that divisor is not above zero.  It takes two passes, the mean first, so that large means cost no
+    accuracy.  Real also for complex numbers.
     """
     no_out("var", out)
     found, own = _variance("var", a, axis, dtype, ddof, keepdims, where, mean, correction)
