@@ -20,7 +20,7 @@ from mpiarray.ops.select import where
 from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 
-neg = unary(
+neg: Op = unary(
     "neg",
     "ifc",
     wrapped(np.negative),
@@ -42,7 +42,7 @@ def _sub_transpose(op: Op, ct: Any, x: Any, y: Any) -> list[Any]:
     ]
 
 
-add = nary(
+add: Op = nary(
     "add",
     "ifc",
     np.add,
@@ -50,7 +50,7 @@ add = nary(
     transpose=_add_transpose,
     partial_sums=add_sums,
 )
-sub = nary(
+sub: Op = nary(
     "sub",
     "ifc",
     np.subtract,
@@ -67,7 +67,7 @@ def _mul_transpose(op: Op, ct: Any, x: Any, y: Any) -> list[Any]:
     return [None, unbroadcast(mul(x, ct), y.aval)]
 
 
-mul = nary(
+mul: Op = nary(
     "mul",
     "ifc",
     np.multiply,
@@ -101,7 +101,7 @@ def _remainder_of_integers(x: Any, y: Any) -> Any:
     return np.where(zero, x, np.fmod(x, np.where(zero, np.ones((), y.dtype), y)))
 
 
-div = nary(
+div: Op = nary(
     "div",
     "ifc",
     by_kind(wrapped(_divide_integers), np.divide),
@@ -168,7 +168,8 @@ def _integer_pow(x: Any, *, y: int) -> Any:
     """By repeated squaring: exact where the products are, and integers wrap around."""
     if y == 0:
         return np.ones_like(x)
-    left, base, out = abs(y), x, None
+    left, base = abs(y), x
+    out: Any = None
     while True:
         if left & 1:
             out = base if out is None else out * base
@@ -182,7 +183,7 @@ def _integer_pow_jvp(t: Any, out: Any, x: Any, *, y: int) -> Any:
     return mul(t, const_like(x, 0)) if y == 0 else mul(t, _times(integer_pow(x, y=y - 1), y))
 
 
-integer_pow = nary(
+integer_pow: Op = nary(
     "integer_pow",
     "ifc",
     widened(wrapped(_integer_pow)),
@@ -221,7 +222,7 @@ def log_of_nonzero(x: Any) -> Any:
     return log(where(eq(x, const_like(x, 0)), const_like(x, 1), x, aval_of(x)))
 
 
-pow_ = nary("pow", "fc", widened(_power), (_pow_by_base, _pow_by_exponent), type_rule=_pow_type, hlo_name="power")
+pow_: Op = nary("pow", "fc", widened(_power), (_pow_by_base, _pow_by_exponent), type_rule=_pow_type, hlo_name="power")
 
 log = unary("log", "fc", widened(np.log), lambda t, out, x: div(t, x))
 
@@ -296,7 +297,7 @@ def _precision_type(x: ShapedArray, *, exponent_bits: int, mantissa_bits: int) -
     return elementwise_type("reduce_precision", "f")(x)
 
 
-reduce_precision = nary(
+reduce_precision: Op = nary(
     "reduce_precision",
     "f",
     _reduce_precision,

@@ -22,7 +22,7 @@ def _zero_like(x: Any) -> Any:
     return full_of(aval_of(x), 0)
 
 
-real = unary(
+real: Op = unary(
     "real",
     "c",
     np.real,
@@ -31,7 +31,7 @@ real = unary(
     transpose=lambda op, ct, x: [complex_(ct, _zero_like(ct))],
     partial_sums=pass_through,
 )
-imag = unary(
+imag: Op = unary(
     "imag",
     "c",
     np.imag,
@@ -56,7 +56,7 @@ def _make_complex(x: Any, y: Any) -> np.ndarray:
     return out
 
 
-complex_ = nary(
+complex_: Op = nary(
     "complex",
     "f",
     _make_complex,
@@ -83,7 +83,7 @@ def _conj_transpose(op: Op, ct: Any, x: Linear, *, input_dtype: Any) -> list[Any
     return [out if dtypes.is_complex(input_dtype) else real(out)]
 
 
-conj_op = nary(
+conj_op: Op = nary(
     "conj",
     "fc",
     lambda x, *, input_dtype: np.conj(x).astype(dtypes.complex_dtype(x.dtype), copy=False),

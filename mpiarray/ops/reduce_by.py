@@ -65,7 +65,7 @@ def known_op(function: Jaxpr) -> Op | None:
 def reduce_with(
     operands: Sequence[Any], init_values: Sequence[Any], function: ClosedJaxpr, axes: tuple[int, ...], computation: Any
 ) -> list[Any]:
-    """Fold dims by a traced function of twice as many scalars as there are operands, each starting from its initial value.
+    """Fold dims by a traced function of two scalars per operand, starting from the initial values.
 
     `computation` is the function as the user wrote it, for the jaxpr's text.
     """

@@ -185,8 +185,8 @@ def _prod_jvp(op: Op, primals: Sequence[Any], tangents: Sequence[Any], *, axes: 
         parts = axes_size(aval.mesh, entries[dim]) if entries[dim] else 1
         if parts > 1:  # first along each block, then along the few results
             split = [*shape[:dim], parts, shape[dim] // parts, *shape[dim + 1 :]]
-            pair = (_with_entries(v, split, [*entries[: dim + 1], (), *entries[dim + 1 :]]) for v in (x, t))
-            x, t = _tree(*pair, dim + 1)
+            inner = [*entries[: dim + 1], (), *entries[dim + 1 :]]
+            x, t = _tree(_with_entries(x, split, inner), _with_entries(t, split, inner), dim + 1)
             shape[dim], entries[dim] = parts, ()
             x, t = (_with_entries(v, shape, entries) for v in (x, t))
         x, t = _tree(x, t, dim)

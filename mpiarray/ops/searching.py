@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -138,7 +138,9 @@ def _search_plan(avals: tuple[ShapedArray, ...], *, side: str, dtype: Any, batch
     )
 
 
-def _search_impl(table: Any, queries: Any, *, side: str, dtype: Any, batch_dims: int) -> np.ndarray:
+def _search_impl(
+    table: Any, queries: Any, *, side: Literal["left", "right"], dtype: Any, batch_dims: int
+) -> np.ndarray:
     """numpy's order has NaN last and -0.0 equal to 0.0, as sorting has."""
     table, queries = comparable(table), comparable(queries)
     if not batch_dims:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mpiarray.core.op import Op
 from mpiarray.core.value import aval_of
 from mpiarray.ops import special_kernels as kernels
 from mpiarray.ops.arithmetic import add, div, log, mul, neg, square, sub
@@ -72,14 +73,14 @@ erf_inv = unary(
 # -- gamma functions --------------------------------------------------------------------------------------------
 
 lgamma = unary("lgamma", "f", _alone(kernels.lgamma), lambda t, out, x: mul(t, digamma(x)))
-digamma = unary("digamma", "f", _alone(kernels.digamma), lambda t, out, x: mul(t, polygamma(const_like(x, 1), x)))
-polygamma = nary(
+digamma: Op = unary("digamma", "f", _alone(kernels.digamma), lambda t, out, x: mul(t, polygamma(const_like(x, 1), x)))
+polygamma: Op = nary(
     "polygamma",
     "f",
     _together(kernels.polygamma),
     (_missing("polygamma", "n"), lambda t, out, n, x: mul(t, polygamma(add(n, const_like(n, 1)), x))),
 )
-zeta = nary(
+zeta: Op = nary(
     "zeta",
     "f",
     _together(kernels.zeta),
@@ -159,7 +160,7 @@ def _i1e_slope(t: Any, out: Any, x: Any) -> Any:
     return mul(t, where(at_zero, const_like(x, 0.5), slope, aval))
 
 
-bessel_i0e = unary(
+bessel_i0e: Op = unary(
     "bessel_i0e", "f", _alone(kernels.bessel_i0e), lambda t, out, x: mul(t, sub(bessel_i1e(x), mul(sign(x), out)))
 )
-bessel_i1e = unary("bessel_i1e", "f", _alone(kernels.bessel_i1e), _i1e_slope)
+bessel_i1e: Op = unary("bessel_i1e", "f", _alone(kernels.bessel_i1e), _i1e_slope)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mpiarray.core.op import Op
 from mpiarray.ops.arithmetic import add, div, log, mul, neg, rsqrt, square, sub
 from mpiarray.ops.common import const_like
 from mpiarray.ops.elementwise import nary, unary, widened
@@ -48,14 +49,14 @@ logistic = unary(
 )
 
 sin = unary("sin", "fc", widened(np.sin), lambda t, out, x: mul(t, cos(x)), hlo_name="sine")
-cos = unary("cos", "fc", widened(np.cos), lambda t, out, x: neg(mul(t, sin(x))), hlo_name="cosine")
+cos: Op = unary("cos", "fc", widened(np.cos), lambda t, out, x: neg(mul(t, sin(x))), hlo_name="cosine")
 tan = unary("tan", "fc", widened(np.tan), lambda t, out, x: mul(t, _one_plus(square(out))))
 asin = unary("asin", "fc", widened(np.arcsin), lambda t, out, x: mul(t, rsqrt(_one_minus(square(x)))))
 acos = unary("acos", "fc", widened(np.arccos), lambda t, out, x: mul(t, neg(rsqrt(_one_minus(square(x))))))
 atan = unary("atan", "fc", widened(np.arctan), lambda t, out, x: div(t, _one_plus(square(x))))
 
 sinh = unary("sinh", "fc", widened(np.sinh), lambda t, out, x: mul(t, cosh(x)))
-cosh = unary("cosh", "fc", widened(np.cosh), lambda t, out, x: mul(t, sinh(x)))
+cosh: Op = unary("cosh", "fc", widened(np.cosh), lambda t, out, x: mul(t, sinh(x)))
 tanh = unary("tanh", "fc", widened(np.tanh), lambda t, out, x: mul(mul(t, _one_plus(out)), _one_minus(out)))
 asinh = unary("asinh", "fc", widened(np.arcsinh), lambda t, out, x: mul(t, rsqrt(_one_plus(square(x)))))
 acosh = unary(
