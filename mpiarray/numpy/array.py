@@ -6,7 +6,7 @@ functions cannot import this one; they know arrays as `core.value.Value`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from mpiarray.core.value import Value
@@ -17,6 +17,7 @@ from mpiarray.numpy import (
     complex_numbers,
     creation,
     editing,
+    indexing,
     manipulation,
     matrices,
     products,
@@ -88,6 +89,19 @@ class Array(Value):
         if not self.aval.ndim:
             raise TypeError(f"len() of unsized object: got {self.aval.str_short()}")
         return self.aval.shape[0]
+
+    # -- indexing -----------------------------------------------------------------------------------
+
+    def __getitem__(self, index: Any) -> Any:
+        return indexing.getitem(self, index)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(indexing.rows(self))
+
+    @property
+    def at(self) -> indexing.At:
+        """`x.at[index].set(v)`, `.add(v)`, ...: a copy with some elements changed."""
+        return indexing.At(self)
 
     # -- operators ----------------------------------------------------------------------------------
 
