@@ -110,7 +110,7 @@ def compare(name: str, got: np.ndarray, want: np.ndarray, blocks: list[np.ndarra
         if name in REFERENCES and wrong.any():
             with np.errstate(all="ignore"):
                 exact = REFERENCES[name](*(b.astype(np.longdouble) for b in blocks), **params)
-            wrong &= ~close(name, got, exact.astype(np.float64).astype(got.dtype))
+                wrong &= ~close(name, got, exact.astype(np.float64).astype(got.dtype))
     rows = [tuple(b[i] for b in blocks) + (got[i], want[i]) for i in zip(*np.nonzero(wrong))]
     assert not rows, f"{name}: {len(rows)} wrong, (operands, got, want) = {rows[:12]}"
 
