@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -35,7 +36,7 @@ Coords = dict[str, int]
 
 
 class Along(NamedTuple):
-    """Along one dim: element `source + i * source_step` goes to `target + i * target_step` for i < count.
+    """Along one dim: element `source + i * source_step` goes to `target + i * target_step` for i < size.
 
     `target_step` is at least 1, `source_step` is not 0.
     """
@@ -44,7 +45,7 @@ class Along(NamedTuple):
     source_step: int
     target: int
     target_step: int
-    count: int
+    size: int
 
 
 class Move(NamedTuple):
@@ -151,8 +152,8 @@ def cut(along: Along, source: tuple[int, int], target: tuple[int, int]) -> Along
 
 def slices_of(dims: Sequence[Along]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
     """The slices of the source and of the target that a box stands for."""
-    return tuple(_slice(a.source, a.source_step, a.count) for a in dims), tuple(
-        _slice(a.target, a.target_step, a.count) for a in dims
+    return tuple(_slice(a.source, a.source_step, a.size) for a in dims), tuple(
+        _slice(a.target, a.target_step, a.size) for a in dims
     )
 
 
@@ -229,15 +230,15 @@ def _incoming(
 
 def _candidates(along: Along, blocks: Blocks, target: tuple[int, int], count: int) -> range:
     """The numbers of the source blocks that can hold what the target block needs (source blocks tile their dim)."""
-    if count == 1 or along.count == 0:
+    if count == 1 or along.size == 0:
         return range(count)
-    lowest = min(along.source, along.source + along.source_step * (along.count - 1))
-    span = abs(along.source_step) * (along.count - 1) + 1
+    lowest = min(along.source, along.source + along.source_step * (along.size - 1))
+    span = abs(along.source_step) * (along.size - 1) + 1
     part = cut(along, (lowest, span), target)
     if part is None or not blocks.step:
         return range(0)
     first = lowest + part.source
-    last = first + part.source_step * (part.count - 1)
+    last = first + part.source_step * (part.size - 1)
     return range(
         max(0, (min(first, last) - blocks.start) // blocks.step),
         min(count, (max(first, last) - blocks.start) // blocks.step + 1),
@@ -275,7 +276,7 @@ def _outgoing(
 
 def is_covered(moves: Sequence[Move], shape: Sequence[int]) -> bool:
     """Whether the moves, which never write a place twice, fill the whole result."""
-    return sum(math.prod(a.count for a in m.dims) for m in moves) == math.prod(shape)
+    return sum(math.prod(a.size for a in m.dims) for m in moves) == math.prod(shape)
 
 
 # -- the op ----------------------------------------------------------------------------------------
@@ -414,7 +415,8 @@ move_boxes_at = define(
 # -- for plans -------------------------------------------------------------------------------------
 
 
-class BoxRoutes(NamedTuple):
+@dataclass(frozen=True)
+class BoxRoutes:
     """A local program of moves (a `Plan.local`): one result per entry of `moves`.
 
     Operand number `base`, when there is one, is no source: it is the scalar or the block that the result starts from.

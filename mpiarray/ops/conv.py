@@ -13,6 +13,7 @@ Along sharded spatial dims each rank fetches the part of its neighbours' blocks 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -222,7 +223,8 @@ def _conv_result(mesh: Any, x: ShapedArray, w: ShapedArray, lhs: _Roles, sizes: 
     return _Roles(batch, (), tuple(spatial))
 
 
-class _Halo(NamedTuple):
+@dataclass(frozen=True)
+class _Halo:
     """Each rank fetches the padded and dilated part of the operand that its outputs see, and convolves it as it is."""
 
     dims: Dims
@@ -406,16 +408,16 @@ def _conv_batch(
     (x, w), (dx, dw) = args, dims
     lhs, rhs, out = params["dimension_numbers"]
     groups, batch_groups = params["feature_group_count"], params["batch_group_count"]
-    if dw is None:  # more examples
+    if dw is None and dx is not None:  # more examples
         outer = bool(axis.spec) and batch_groups == 1
         x = fold(x, dx, lhs[0], outer)
         return _mapped(op, axis, x, w, out[0], outer, params)
-    if dx is None and not (axis.spec and groups * batch_groups > 1):  # more kernels
+    if dw is not None and dx is None and not (axis.spec and groups * batch_groups > 1):  # more kernels
         outer = bool(axis.spec)
         w = fold(w, dw, rhs[0], outer)
         return _mapped(op, axis, x, w, out[1], outer, params)
     # an example and a kernel of each: one group for each
-    x, w = batch_to(x, axis, dx, 0), fold(w, dw, rhs[0], True) if dw is not None else None
+    x, w = batch_to(x, axis, dx, 0), fold(batch_to(w, axis, dw, 0), 0, rhs[0], True)
     if batch_groups > 1:
         x = fold(x, 0, lhs[0], True)
         return _mapped(op, axis, x, w, out[1], True, params | {"batch_group_count": batch_groups * axis.size})

@@ -459,7 +459,7 @@ def _gather_batch(
     (x, *indices), (d, *index_dims) = args, bdims
     shifted = tuple(k + 1 for k in dims)
     out_sharding = params.pop("out_sharding")
-    if all(i is None for i in index_dims):
+    if d is not None and all(i is None for i in index_dims):
         at = aval_of(indices[0]).ndim  # the mapped dim becomes the first of the remaining ones
         x = move_dim(x, d, batch_dims)
         placed = with_batch_entry(out_sharding, axis, at)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -99,7 +100,8 @@ def _window_plan(name: str, kind: str) -> Callable[..., Plan]:
     return plan
 
 
-class _WindowHalo(NamedTuple):
+@dataclass(frozen=True)
+class _WindowHalo:
     """Each rank fetches what its windows see, padded with the identity, and reduces it without padding."""
 
     name: str
@@ -263,7 +265,7 @@ def _scatter_impl(source: Any, x: Any, *, select_prim: str, **params: Any) -> np
     wide = np.bincount(places.reshape(-1), source.reshape(-1).astype(np.float64), math.prod(shape)).reshape(shape)
     runs = [padded(n, p[0], d - 1, m) for n, m, p, d in zip(x.shape, shape, params["padding"], params["base_dilation"])]
     out = np.zeros(x.shape, source.dtype)
-    if all(r.count for r in runs):
+    if all(r.size for r in runs):
         mine, there = slices_of(runs)
         out[mine] = wide[there]
     return out
@@ -286,7 +288,7 @@ def _pair_batch(
 
 
 # tangents of the elements that reduce_window_max ('ge') or _min ('le') choose
-select_and_gather_add = define(
+select_and_gather_add: Op = define(
     "select_and_gather_add",
     type_rule=_gather_type,
     plan=_gather_plan,
@@ -298,7 +300,7 @@ select_and_gather_add = define(
 )
 
 # cotangents added to the elements that were chosen
-select_and_scatter_add = define(
+select_and_scatter_add: Op = define(
     "select_and_scatter_add",
     type_rule=_scatter_type,
     plan=_scatter_plan,

@@ -7,7 +7,8 @@ rank receives from the owners what its own result block needs (`ops.boxes`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -180,7 +181,7 @@ def _pad_impl(x: Any, value: Any, *, padding_config: Config) -> np.ndarray:
     shape = _pad_shape(x.shape, padding_config)
     runs = [padded(n, lo, inner, m) for n, m, (lo, _, inner) in zip(x.shape, shape, padding_config)]
     out = np.full(shape, value, x.dtype)
-    if all(r.count for r in runs):
+    if all(r.size for r in runs):
         source, target = slices_of(runs)
         out[target] = x[source]
     return out
@@ -205,24 +206,24 @@ def _pad_jvp(op: Op, primals: Sequence[Any], tangents: Sequence[Any], *, padding
 def _unpad(ct: Any, aval: ShapedArray, config: Config) -> Any:
     """The part of a cotangent that belongs to the operand: crop what was added, put zeros where it was cropped."""
     have = aval_of(ct)
-    starts, limits, steps, crop = [], [], [], []
+    taken: list[tuple[int, int, int]] = []  # start, limit and stride per dim
+    crop: Config = ()
     for n, m, (lo, hi, inner) in zip(aval.shape, have.shape, config):
         run = padded(n, lo, inner, m)
-        if run.count == 0:
-            starts, limits, steps, crop = [*starts, 0], [*limits, 0], [*steps, 1], [*crop, (0, n, 0)]
-            continue
-        if run.count < n and inner == 0:  # one pad does both, and keeps a sharded dim divisible on the way
-            starts, limits, steps, crop = [*starts, 0], [*limits, m], [*steps, 1], [*crop, (-lo, -hi, 0)]
-            continue
-        starts.append(run.target)
-        limits.append(run.target + (run.count - 1) * run.target_step + 1)
-        steps.append(run.target_step)
-        crop.append((run.source, n - run.source - run.count, 0))
-    if starts != [0] * aval.ndim or limits != list(have.shape) or steps != [1] * aval.ndim:
-        strides = tuple(steps) if steps != [1] * aval.ndim else None
-        ct = slice_(ct, start_indices=tuple(starts), limit_indices=tuple(limits), strides=strides)
-    if any(c != (0, 0, 0) for c in crop):
-        ct = pad(ct, literal(0, aval.dtype), padding_config=tuple(crop))
+        if run.size == 0:
+            cut, widths = (0, 0, 1), (0, n, 0)
+        elif run.size < n and inner == 0:  # one pad does both, and keeps a sharded dim divisible on the way
+            cut, widths = (0, m, 1), (-lo, -hi, 0)
+        else:
+            cut = (run.target, run.target + (run.size - 1) * run.target_step + 1, run.target_step)
+            widths = (run.source, n - run.source - run.size, 0)
+        taken.append(cut)
+        crop = (*crop, widths)
+    if taken != [(0, m, 1) for m in have.shape]:
+        starts, limits, steps = zip(*taken)
+        ct = slice_(ct, start_indices=starts, limit_indices=limits, strides=None if set(steps) == {1} else steps)
+    if any(widths != (0, 0, 0) for widths in crop):
+        ct = pad(ct, literal(0, aval.dtype), padding_config=crop)
     return ct
 
 
@@ -242,7 +243,7 @@ def _pad_batch(
     op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], *, padding_config: Config
 ) -> tuple[Any, int]:
     (x, value), (d, dv) = args, dims
-    if dv is None:
+    if dv is None and d is not None:
         return op(x, value, padding_config=(*padding_config[:d], (0, 0, 0), *padding_config[d:])), d
     x = batch_to(x, axis, d, 0)
     config = ((0, 0, 0), *padding_config)
@@ -303,7 +304,8 @@ def _dynamic_slice_plan(avals: tuple[ShapedArray, ...], *, slice_sizes: tuple[in
     return Plan(ins, (spec_from(outs),), local=_SliceBoxes(x.shape, dims, outs))
 
 
-class _SliceBoxes(NamedTuple):
+@dataclass(frozen=True)
+class _SliceBoxes:
     """A window of a sharded dim: every rank gets its part of it from the owners."""
 
     shape: tuple[int, ...]
@@ -342,7 +344,7 @@ def _dynamic_slice_batch(
     op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], *, slice_sizes: tuple[int, ...]
 ) -> tuple[Any, int]:
     (x, *starts), (d, *start_dims) = args, dims
-    if all(s is None for s in start_dims):
+    if d is not None and all(s is None for s in start_dims):
         starts.insert(d, literal(0, aval_of(starts[0]).dtype if starts else np.dtype("int32")))
         return op(x, *starts, slice_sizes=(*slice_sizes[:d], axis.size, *slice_sizes[d:])), d
     return _windows_read(axis, x, d, starts, start_dims, slice_sizes), 0
@@ -392,7 +394,8 @@ def _update_plan(avals: tuple[ShapedArray, ...]) -> Plan:
     return Plan(specs, (spec_from(dims),), local=_UpdateBoxes(x.shape, update.shape, dims))
 
 
-class _UpdateBoxes(NamedTuple):
+@dataclass(frozen=True)
+class _UpdateBoxes:
     """An update of a sharded dim: its elements go to their owners."""
 
     shape: tuple[int, ...]

@@ -87,7 +87,7 @@ def spread(x: np.ndarray, pads: Sequence[tuple[int, int]], dilations: Sequence[i
     shape = [max(0, dilated(n, d) + sum(p)) for n, d, p in zip(x.shape, dilations, pads)]
     runs = [padded(n, p[0], d - 1, m) for n, p, d, m in zip(x.shape, pads, dilations, shape)]
     out = np.full(shape, fill, x.dtype)
-    if all(r.count for r in runs):
+    if all(r.size for r in runs):
         source, target = slices_of(runs)
         out[target] = x[source]
     return out
@@ -117,7 +117,7 @@ def convolve(
     out = np.empty((n // batch_groups, parts, o // parts, points), x.dtype)
     k = len(sizes)
     # batch, feature, space..., (1, 1), window... -> batch, space..., feature, window...
-    view = view[(..., 0, 0, *(slice(None),) * k)]
+    view = np.squeeze(view, (2 + k, 3 + k))
     view = view.transpose(0, *range(2, 2 + k), 1, *range(2 + k, 2 + 2 * k))
     step = max(1, _COLUMNS // max(1, points * i * taps))
     for part in range(parts):

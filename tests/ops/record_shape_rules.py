@@ -1,4 +1,6 @@
-"""Records result types of slicing, joining and window ops from JAX: `python record_shape_rules.py > recorded_shape_rules.json`.
+"""Records result types of slicing, joining and window ops from JAX.
+
+    python record_shape_rules.py > recorded_shape_rules.json
 
 Run with a Python that has JAX 0.10. Each row: the op, its parameters, the operands as [shape, spec], and the result
 as [shape, spec] or the name of the error's class and a key phrase of its message.

@@ -14,7 +14,7 @@ MESHES = [(("x", 4), ("y", 2)), (("x", 2), ("y", 2), ("z", 2)), (("x", 3),), (("
 
 
 def indices(a):
-    i = np.arange(a.count)
+    i = np.arange(a.size)
     return a.source + i * a.source_step, a.target + i * a.target_step
 
 
@@ -116,7 +116,7 @@ def layouts(data, mesh, shape):
 @settings(max_examples=150)
 @given(st.data())
 def test_any_moves_between_any_layouts(data):
-    """Strided, reversed and shifted boxes of two arrays, put at strides: against numpy assignment on the global arrays."""
+    """Strided, reversed and shifted boxes of two arrays, put at strides: against numpy on the global arrays."""
     mesh = data.draw(st.sampled_from(MESHES))
     ndim = data.draw(st.integers(1, 3))
     sizes = st.sampled_from((1, 3, 4, 6, 8, 12))

@@ -41,7 +41,7 @@ def conv_loop(
 ):
     lhs, rhs, out_spec = dimension_numbers
     x, w = x.transpose(lhs).astype(np.float64), w.transpose(rhs).astype(np.float64)
-    (n, c, *sizes), (o, i, *window) = x.shape, w.shape
+    (n, _, *sizes), (o, i, *window) = x.shape, w.shape
     space = []
     for m, k, s, (lo, hi), d, r in zip(sizes, window, window_strides, padding, lhs_dilation, rhs_dilation):
         room = (m - 1) * d + 1 + lo + hi - ((k - 1) * r + 1)
@@ -424,8 +424,9 @@ def test_pooling_maps_over_a_dim():
         (pooling.select_and_scatter_add, [np.ones((3, 5, 2), np.float32), x]),
     ):
         extra = {} if len(args) == 1 else {"select_prim": "ge"}
-        f = lambda *a: [op.batch(op, BatchAxis(3), a, [0] * len(a), **params, **extra)[0]]
+        f = lambda *a, op=op, extra=extra: [op.batch(op, BatchAxis(3), a, [0] * len(a), **params, **extra)[0]]
         (got,), _, _, _ = run(f, args, [P()] * len(args), mesh)
         for k in range(3):
-            (one,), _, _, _ = run(lambda *a: [op(*a, **params, **extra)], [a[k] for a in args], [P()] * len(args), mesh)
+            one_by_one = lambda *a, op=op, extra=extra: [op(*a, **params, **extra)]
+            (one,), _, _, _ = run(one_by_one, [a[k] for a in args], [P()] * len(args), mesh)
             np.testing.assert_array_equal(got[k], one)

@@ -250,10 +250,14 @@ def test_gather_and_scatter_are_each_others_transposes(data):
     for combine in ("add", "set"):
         write = params | {"combine": combine, "out_sharding": NamedSharding(MESH, specs[0])}
         (forward,), _, _, _ = run(
-            lambda a, u, *i: [scatter(a, u, *i, **write)], [x, y, *indices], [specs[0], out.spec, *specs[1:]], MESH
+            lambda a, u, *i, write=write: [scatter(a, u, *i, **write)],
+            [x, y, *indices],
+            [specs[0], out.spec, *specs[1:]],
+            MESH,
         )
         tx, ty = typed(x, MESH, specs[0]), typed(y, MESH, out.spec)
-        back = lambda ct, *i: scatter.transpose(scatter, ct, Linear(tx), Linear(ty), *i, **write)[:2]
+        types = Linear(tx), Linear(ty)
+        back = lambda ct, *i, types=types, write=write: scatter.transpose(scatter, ct, *types, *i, **write)[:2]
         z = numbers(x.shape) % 11
         (cx, cy), avals, _, _ = run(back, [z, *indices], specs, MESH)
         assert avals == [tx, ty]
@@ -309,7 +313,7 @@ def test_batching(b, xd, i0, i1):
         result = (*index, *(n for d, n in enumerate(shape) if d >= b and d not in dims))
         u = numbers(put_in(result, ud)) + 30
         write = params | {"combine": "add", "out_sharding": None}
-        f = lambda *a: mapped(scatter, a, [xd, ud, i0, i1], write)
+        f = lambda *a, ud=ud, write=write: mapped(scatter, a, [xd, ud, i0, i1], write)
         (got,), _, _, _ = run(f, [x, u, *indices], [P()] * 4, MESH)
         got = np.moveaxis(got, at[0], 0)
         for k, (xk, ik) in enumerate(each):

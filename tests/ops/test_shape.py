@@ -1,4 +1,4 @@
-"""rev, roll, concatenate, split, iota, slice, pad and the dynamic pair on a mesh of devices, against numpy on global data."""
+"""rev, roll, concatenate, split, iota, slice, pad and the dynamic pair on a mesh, against numpy on global data."""
 
 import numpy as np
 import pytest

@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import mpiarray.ops.pooling
+import mpiarray.ops.shape  # noqa: F401
 from mpiarray.core.infer import infer
 from mpiarray.core.op import OPS
 from mpiarray.core.trace import abstract_mesh
 from mpiarray.errors import ShardingTypeError
-from mpiarray.ops import conv, pooling, shape  # noqa: F401
+from mpiarray.ops import conv
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import AbstractMesh, AxisType
 from mpiarray.types.partition_spec import PartitionSpec as P
