@@ -213,7 +213,7 @@ def _bits_plan(
     dims = sharding.spec.dims if sharding is not None else ((),) * len(shape)
     _draw_plan("bits", keys, dims)
     mesh = keys.sharding.mesh if sharding is None else sharding.mesh
-    local = {"shape": local_shape(mesh, shape, dims), "sharding": None}
+    local: dict[str, Any] = {"shape": local_shape(mesh, shape, dims), "sharding": None}
     if any(dims):
         local["block"] = (shape, dims)
     return Plan((spec_from(dims_of(keys)),), (spec_from((*dims_of(keys), *dims)),), params=local)
@@ -336,8 +336,8 @@ random_gamma = define(
 )
 
 _PARAMETERS = {"poisson": 1, "binomial": 2}
-_TRIPS = {"poisson": samplers.poisson_trips, "binomial": samplers.binomial_trips}
-_BLOCKS = {"poisson": samplers.poisson_block, "binomial": samplers.binomial_block}
+_TRIPS: dict[str, Callable[..., np.ndarray]] = {"poisson": samplers.poisson_trips, "binomial": samplers.binomial_trips}
+_BLOCKS: dict[str, Callable[..., np.ndarray]] = {"poisson": samplers.poisson_block, "binomial": samplers.binomial_block}
 
 
 def _trips_type(keys: ShapedArray, *parameters: ShapedArray, distribution: str, block: Block) -> Out:

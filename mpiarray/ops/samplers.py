@@ -321,7 +321,7 @@ class _Binomial(NamedTuple):
     """Counts and probabilities (at most 1/2) as the two methods see them, and which elements are special."""
 
     by_inversion: np.ndarray
-    count: np.ndarray
+    trials: np.ndarray
     q: np.ndarray
     invalid: np.ndarray
     flipped: np.ndarray
@@ -341,12 +341,12 @@ def binomial_block(keys: np.ndarray, n: np.ndarray, p: np.ndarray, trips: np.nda
             b = _binomial_cases(count, prob)
             small, large = b.by_inversion, ~b.by_inversion
             part = np.empty_like(count)
-            part[small] = _binomial_by_inversion(elements.part(small), b.count[small], b.q[small])
+            part[small] = _binomial_by_inversion(elements.part(small), b.trials[small], b.q[small])
             constants = _binomial_constants(count[large], prob[large])
             part[large] = _last_accepted(elements.part(large), all_trips[mine], _binomial_candidate, constants)
             part = np.where(b.invalid, np.nan, part)
             part = np.where(np.isinf(count) & ~b.invalid, np.inf, part)
-            out[at] = np.where(b.flipped, b.count - part, part)
+            out[at] = np.where(b.flipped, b.trials - part, part)
     return out.reshape(n.shape)
 
 
@@ -378,7 +378,7 @@ def _binomial_by_inversion(elements: _Elements, n: np.ndarray, q: np.ndarray) ->
 def _binomial_constants(n: np.ndarray, p: np.ndarray) -> list[np.ndarray]:
     cases = _binomial_cases(n, p)
     # elements that inversion samples take part in counting trips as JAX's do
-    n = np.where(cases.by_inversion, n.dtype.type(10000), cases.count)
+    n = np.where(cases.by_inversion, n.dtype.type(10000), cases.trials)
     q = np.where(cases.by_inversion, n.dtype.type(0.5), cases.q)
     deviation = np.sqrt(n * q * (1 - q))
     b = 1.15 + 2.53 * deviation

@@ -216,8 +216,10 @@ def _offset(key: Any, shape: Any, work: Any, low: Any, span: Any, sharding: Any)
         return _below(key, shape, work, sharding, "all", low, None, None)
     # as the words do it: the square wraps around, so that a span above 2**(width / 2) uses the second draw alone
     scale = (half % span) ** 2 % (1 << width) % span
-    draws, scale = ("two", literal(scale, unsigned)) if scale else ("one", None)
-    return _below(key, shape, work, sharding, draws, low, literal(span, unsigned), scale)
+    number = literal(span, unsigned)
+    if not scale:
+        return _below(key, shape, work, sharding, "one", low, number, None)
+    return _below(key, shape, work, sharding, "two", low, number, literal(scale, unsigned))
 
 
 @partial(jit, static_argnums=(1, 2, 3, 4))

@@ -126,4 +126,10 @@ CLOSE = {
     "generalized_normal": lambda r, k: r.generalized_normal(k, 1.5, (4,)),
     "ball": lambda r, k: r.ball(k, 3, 2, (4,)),
     "ball of the 1-norm": lambda r, k: r.ball(k, 2, 1.0, (3,)),
+    "orthogonal": lambda r, k: r.orthogonal(k, 3),
+    "orthogonal wide": lambda r, k: r.orthogonal(k, 2, m=3),
+    "orthogonal tall": lambda r, k: r.orthogonal(k, 3, (2,), m=2),
+    "orthogonal complex": lambda r, k: r.orthogonal(k, 2, dtype="complex64"),
+    "multivariate_normal": lambda r, k: r.multivariate_normal(k, f32(1, -1), COV, (3,)),
+    "multivariate_normal batch": lambda r, k: r.multivariate_normal(k, np.zeros((4, 2), np.float32), COV),
 }

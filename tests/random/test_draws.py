@@ -262,3 +262,53 @@ def test_permutations_and_choices_are_moved_to_their_sharding():
     assert np.array_equal(outs[0], value(random.permutation(random.key(3), 8)))
     assert np.array_equal(outs[1], value(random.categorical(random.key(3), logits)))
     assert not world.calls
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("method", ["cholesky", "eigh", "svd"])
+def test_sharded_vectors_of_given_covariance(spec, method):
+    root = np.tril(np.random.default_rng(0).normal(size=(16, 16)) * 0.1 + np.eye(16)).astype(np.float32)
+    mean, cov = np.arange(16, dtype=np.float32), root @ root.T
+
+    def draw(seed, mean, cov):
+        k = ops.random_seed(seed, impl="fry")
+        return [random.multivariate_normal(k, mean, cov, (8,), method=method, out_sharding=spec)]
+
+    (got,), (aval,), _, world = run(draw, [SEED, mean, cov], [P()] * 3, MESH)
+    assert aval.sharding.spec == spec.padded(2) and not world.calls
+    whole = value(random.multivariate_normal(random.key(3), mean, cov, (8,), method=method))
+    np.testing.assert_allclose(got, whole, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("method", ["cholesky", "eigh", "svd"])
+def test_covariance(method):
+    mean, cov = f32(1, -1), np.array([[2, 0.5], [0.5, 1]], np.float32)
+    x = value(random.multivariate_normal(random.key(0), mean, cov, (50_000,), method=method)).astype(float)
+    np.testing.assert_allclose(x.mean(0), mean, atol=0.03)
+    np.testing.assert_allclose(np.cov(x.T), cov, atol=0.05)
+
+
+@pytest.mark.parametrize("n, m", [(3, 3), (2, 5), (5, 2)])
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_orthogonal_matrices(n, m, dtype):
+    def draw(seed):
+        return [random.orthogonal(ops.random_seed(seed, impl="fry"), n, (8,), dtype, m=m, out_sharding=P("x"))]
+
+    (q,), (aval,), _, world = run(draw, [SEED], [P()], MESH)
+    assert aval.shape == (8, n, m) and aval.sharding.spec.dims == (("x",), (), ()) and not world.calls
+    product = q @ q.swapaxes(1, 2).conj() if n <= m else q.swapaxes(1, 2).conj() @ q
+    np.testing.assert_allclose(product, np.broadcast_to(np.eye(min(n, m)), product.shape), atol=1e-5)
+    np.testing.assert_allclose(q, value(random.orthogonal(random.key(3), n, (8,), dtype, m=m)), 1e-5, 1e-6)
+
+
+def test_what_vectors_of_given_covariance_refuse():
+    k = random.key(0)
+    for mean, cov, options, message in [
+        (np.float32(1), np.eye(2), {}, "mean.ndim >= 1"),
+        (np.zeros(2), np.zeros(2), {}, "cov.ndim >= 2"),
+        (np.zeros(2), np.eye(3), {}, r"\(\.\.\., n, n\) for n=2"),
+        (np.zeros((4, 2)), np.eye(2), {"shape": (3,)}, "Incompatible shapes"),
+        (np.zeros(2), np.eye(2), {"method": "qr"}, "method must be one of"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            random.multivariate_normal(k, mean, cov, **options)
