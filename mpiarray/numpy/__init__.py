@@ -24,7 +24,11 @@ from mpiarray.numpy.queries import *
 from mpiarray.numpy.ranges import *
 from mpiarray.numpy.reductions import *
 from mpiarray.numpy.scalar_types import *
-from mpiarray.numpy.scalar_types import bool_ as bool  # noqa: A004
+from mpiarray.numpy.scalar_types import bool_ as bool
+from mpiarray.numpy.ufunc_class import *
+from mpiarray.numpy.ufuncs import *
+from mpiarray.numpy.vectorize import *
+from mpiarray.numpy.where import *
 
 pi, e, euler_gamma, inf, nan, newaxis = _np.pi, _np.e, _np.euler_gamma, _np.inf, _np.nan, None
 

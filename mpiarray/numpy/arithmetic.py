@@ -21,8 +21,8 @@ from mpiarray.ops.select import select_n
 from mpiarray.types import dtypes
 
 __all__ = [
-    "abs", "absolute", "add", "cbrt", "ceil", "divide", "divmod", "fabs", "fix", "float_power", "floor", "floor_divide", "fmod", "gcd", "lcm",
-    "mod", "multiply", "negative", "positive", "pow", "power", "reciprocal", "remainder", "rint", "sign", "sqrt", "square", "subtract", "true_divide", "trunc",
+    "abs", "absolute", "cbrt", "ceil", "divide", "divmod", "fabs", "fix", "float_power", "floor", "floor_divide", "fmod", "gcd", "lcm",
+    "mod", "positive", "pow", "power", "reciprocal", "remainder", "rint", "sign", "sqrt", "square", "true_divide", "trunc",
 ]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from mpiarray.ops.select import where as choose_like
 from mpiarray.types import dtypes
 
 __all__ = [
-    "around", "clip", "fmax", "fmin", "heaviside", "maximum", "minimum", "nan_to_num", "round", "select",
+    "around", "clip", "fmax", "fmin", "heaviside", "nan_to_num", "round", "select",
 ]  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def fmin(x1: Any, x2: Any) -> Any:
 def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Any:
     """`arr` limited to values from `min` to `max`; None is no limit.  Raises ValueError for complex numbers, TypeError without `arr`."""
     if arr is None:
-        raise ValueError("At most one of arr may be None: jnp.clip needs the array to limit")
+        raise ValueError("No input was provided to the clip function.")
     args = operands("clip", *(a for a in (arr, min, max) if a is not None))
     if any(dtypes.is_complex(aval_of(a).dtype) for a in args):
         raise ValueError(
