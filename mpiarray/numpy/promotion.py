@@ -16,7 +16,7 @@ from mpiarray.config import config
 from mpiarray.core.plan import mesh_of
 from mpiarray.core.trace import state
 from mpiarray.core.value import Literal, Value, aval_of, literal, scalar_aval
-from mpiarray.errors import ShardingTypeError
+from mpiarray.errors import ShardingTypeError, TypePromotionError
 from mpiarray.ops.common import join_dims
 from mpiarray.ops.linear import broadcast_in_dim, convert_element_type
 from mpiarray.types import dtypes
@@ -52,8 +52,23 @@ def cast(x: Any, dtype: Any, weak_type: bool = False) -> Any:
 
 def promote_dtypes(*args: Any) -> list[Any]:
     """The operands in their common dtype, weak when the result is (all are, or an integer meets a Python float)."""
-    dtype, weak = dtypes.result_pair(*(_pair(a) for a in args))
+    dtype, weak = _common_pair(args)
     return [cast(a, dtype, weak) for a in args]
+
+
+def _common_pair(args: Sequence[Any]) -> Any:
+    """The dtype that operands have in common, and whether it is weak.  TypeError where keys meet numbers."""
+    pairs = [_pair(a) for a in args]
+    try:
+        return dtypes.result_pair(*pairs)
+    except TypePromotionError:
+        avals = [aval_of(a) for a in args]
+        if not any(dtypes.is_key(a.dtype) for a in avals):
+            raise
+        raise TypeError(
+            f"arithmetic and comparison with numbers do not accept dtype {dtypes.key_dtype}, got "
+            f"{', '.join(a.str_short() for a in avals)}. The words of keys are in `jax.random.key_data(keys)`."
+        ) from None
 
 
 def promote_numeric(*args: Any) -> list[Any]:
@@ -72,7 +87,7 @@ def _pair(x: Any) -> Any:
 
 def promote_inexact(*args: Any) -> list[Any]:
     """The operands in their common floating or complex dtype: ints and bools become floats."""
-    dtype, weak = dtypes.result_pair(*(_pair(a) for a in args))
+    dtype, weak = _common_pair(args)
     if not dtypes.is_inexact(dtype):
         dtype = dtypes.to_inexact(dtype)
     return [cast(a, dtype, weak) for a in args]
