@@ -210,12 +210,17 @@ class ArrayImpl(Array):
             out[index] = parts[r]
         return out
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        value = self._value()
+    def _numbers(self) -> np.ndarray:
+        """`_value()` where it is numbers: TypeError for keys."""
         if dtypes.is_key(self.dtype):
             raise TypeError(
-                f"JAX array with PRNGKey dtype cannot be converted to a NumPy array: got {self.aval.str_short()}. Use `jax.random.key_data`."
+                "JAX array with PRNGKey dtype cannot be converted to a NumPy array or to numbers: "
+                f"got {self.aval.str_short()}. Use `jax.random.key_data`."
             )
+        return self._value()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        value = self._numbers()
         if dtype is not None and np.dtype(dtype) != value.dtype:
             return value.astype(dtype)
         return value.copy() if copy else value
@@ -249,7 +254,7 @@ class ArrayImpl(Array):
             raise TypeError(
                 f"Only scalar arrays can be converted to Python scalars by {what}; got {self.aval.str_short()}"
             )
-        return self._value()[()]
+        return self._numbers()[()]
 
     def __bool__(self) -> bool:
         if self.size != 1:
@@ -257,7 +262,7 @@ class ArrayImpl(Array):
             raise ValueError(
                 f"The truth value of an {word} is ambiguous: got {self.aval.str_short()}. Use a.any() or a.all()"
             )
-        return bool(self._value().reshape(())[()])
+        return bool(self._numbers().reshape(())[()])
 
     def __float__(self) -> float:
         return float(self._scalar("float()"))
@@ -279,13 +284,13 @@ class ArrayImpl(Array):
         """A Python scalar.  Collective as reading is."""
         if not args and self.size != 1:
             raise ValueError(f"can only convert an array of size 1 to a Python scalar; got {self.aval.str_short()}")
-        return self._value().item(*args)
+        return self._numbers().item(*args)
 
     def tolist(self) -> Any:
-        return self._value().tolist()
+        return self._numbers().tolist()
 
     def tobytes(self, order: str = "C") -> bytes:
-        return self._value().tobytes(order)  # type: ignore[arg-type]
+        return self._numbers().tobytes(order)  # type: ignore[arg-type]
 
 
 class _Deleted(Placed):
