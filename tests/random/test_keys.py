@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import mpiarray.runtime.eager  # noqa: F401 - evaluation
+from mpiarray import numpy as jnp
 from mpiarray import random
 from mpiarray.config import config
 from mpiarray.errors import DuplicateSpecError, ShardingTypeError
@@ -186,3 +187,37 @@ def test_axes_of_keys_are_not_free_for_their_draws():
 def test_words_of_a_key_stay_together():
     with pytest.raises(ShardingTypeError, match="two words"):
         run(lambda w: [ops.random_wrap(w, impl="fry")], [np.zeros((8, 2), np.uint32)], [P(None, "y")], MESH)
+
+
+def test_arrays_of_keys():
+    keys = random.split(random.key(13), 4)
+    assert len(keys) == 4 and [words(k) for k in keys] == words(keys)
+    assert words(keys[1:3]) == words(keys)[1:3] and words(keys.reshape(2, 2)[1]) == words(keys)[2:]
+    assert words(jnp.stack([keys[3], keys[0]])) == [words(keys)[3], words(keys)[0]]
+    assert np.asarray(keys == keys[1]).tolist() == [False, True, False, False]
+    first, second = random.split(random.key(0))
+    assert bool(first != second) and bool(first == first)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda k: k + 1,
+        lambda k: 2.0 * k,
+        lambda k: k + k,
+        lambda k: -k,
+        lambda k: k < k,
+        lambda k: k == 1,
+        lambda k: jnp.sin(k),
+        lambda k: k.astype("uint32"),
+        float,
+        int,
+        bool,
+        lambda k: k.item(),
+        lambda k: k.tolist(),
+        np.asarray,
+    ],
+)
+def test_keys_are_no_numbers(use):
+    with pytest.raises(TypeError, match="(?i)key"):
+        use(random.key(0))
