@@ -147,8 +147,11 @@ def resolve(spec: Any, what: str) -> NamedSharding:
     return NamedSharding(state.mesh, spec)
 
 
+_without_mesh = avals.resolve_spec
+
+
 def _resolve_struct(spec: PartitionSpec) -> NamedSharding:
-    return resolve(spec, "ShapeDtypeStruct")
+    return _without_mesh(spec) if state.mesh.empty else NamedSharding(state.mesh, spec)
 
 
 @contextmanager
