@@ -219,5 +219,5 @@ def test_arrays_of_keys():
     ],
 )
 def test_keys_are_no_numbers(use):
-    with pytest.raises(TypeError, match="(?i)key"):
+    with pytest.raises(TypeError, match=r"(?i)key"):
         use(random.key(0))
