@@ -30,6 +30,6 @@ from mpiarray.random.continuous import (
 )
 from mpiarray.random.discrete import binomial, categorical, multinomial, poisson
 from mpiarray.random.gamma_family import ball, beta, chisquare, dirichlet, f, gamma, generalized_normal, loggamma, t
-from mpiarray.random.keys import PRNGKey, clone, fold_in, key, key_data, key_impl, split, wrap_key_data
+from mpiarray.random.keys import PRNGKey, clone, fold_in, key, key_data, key_dtype, key_impl, split, wrap_key_data
 from mpiarray.random.multivariate import multivariate_normal, orthogonal
 from mpiarray.random.uniform import bernoulli, bits, normal, rademacher, randint, truncated_normal, uniform

@@ -120,6 +120,12 @@ def key_impl(keys: Any) -> str:
     return IMPL
 
 
+def key_dtype(impl_spec: Any = None) -> Any:
+    """The dtype of keys: `key<fry>`."""
+    check_impl(impl_spec)
+    return dtypes.key_dtype
+
+
 def clone(key: Any) -> Any:
     """The same key once more, where using it twice is meant."""
     typed, raw = key_array("clone", key)

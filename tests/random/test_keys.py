@@ -82,7 +82,7 @@ def test_types_and_implementation():
     assert k.aval.short() == "key<fry>[]" and dtypes.issubdtype(k.dtype, dtypes.prng_key)
     assert random.key_impl(k) == random.key_impl(random.PRNGKey(0)) == "threefry2x32"
     assert words(random.key(4, impl=random.key_impl(k))) == [0, 4]
-    assert words(random.key(4, dtype=k.dtype)) == [0, 4]
+    assert words(random.key(4, dtype=k.dtype)) == [0, 4] and random.key_dtype() is k.dtype
     assert words(random.clone(k)) == words(k)
     wrapped = random.wrap_key_data(np.arange(12, dtype=np.uint32).reshape(2, 3, 2))
     assert wrapped.aval.short() == "key<fry>[2,3]"
