@@ -7,6 +7,7 @@ A sum whose axes then shard the result becomes a reduce-scatter, since it is red
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,6 +49,10 @@ class _Partitioner:
         self.specs = program.specs
         # the same value at another placement, so that two readers do not move it twice
         self.moved: dict[tuple[Var, Any, P], Any] = {}
+        # sums that one reader alone waits for: it may want them scattered, so that they are not reduced before it comes
+        self.sums: dict[Var, tuple[AbstractMesh, P]] = {}
+        self.readers = Counter(v for e in program.jaxpr.eqns for v in e.invars if not isinstance(v, Literal))
+        self.readers.update(v for v in program.jaxpr.outvars if not isinstance(v, Literal))
 
     def run(self) -> Program:
         jaxpr = self.program.jaxpr
@@ -86,7 +91,9 @@ class _Partitioner:
         source = atom.aval.sharding.mesh
         source = mesh if source.empty else source
         block = self.blocks[atom]
-        if not atom.aval.ndim and not have.unreduced:
+        if atom in self.sums:
+            source, have = self.sums[atom]
+        if not atom.aval.ndim and have.unreduced == spec.unreduced:
             return block
         if have == spec and (source is mesh or source.same_axes(mesh)):
             return block
@@ -121,6 +128,9 @@ class _Partitioner:
             self.blocks[v] = redistribute(atom, (), itemsize(v.aval), (target, P()), (target, plan.result[0]))
             return
         own = atom.aval.sharding.mesh
+        if atom in self.sums:
+            self.blocks[v] = self.finish(v, self.blocks[atom], *self.sums[atom], None, plan.result[0])
+            return
         block = self.at(atom, target if own.empty else own, plan.ins[0])
         self.blocks[v] = self.finish(v, block, target if own.empty else own, plan.ins[0], None, plan.result[0])
 
@@ -136,6 +146,9 @@ class _Partitioner:
                 with abstract_mesh(mesh):
                     block = reduce_over(block, pending.kind, mesh_order(mesh, pending.axes))
         target = self.mesh_of(v)
+        if spec.unreduced != wanted.unreduced and spec.dims == wanted.dims and self.readers[v] == 1 and mesh.same_axes(target):
+            self.sums[v] = (mesh, spec)
+            return block
         if spec == wanted and (mesh is target or mesh.same_axes(target)):
             return block
         return redistribute(block, v.aval.shape, itemsize(v.aval), (mesh, spec), (target, wanted))

@@ -3,17 +3,20 @@
 Explicit axes leave nothing to choose: types and plans come from the same rules.  On Auto axes an equation whose strict
 plan does not accept the operands as they lie is tried with other assumptions (an operand without its Auto axes, or laid
 out like another one), and the cheapest plan wins: bytes to bring the operands there, bytes of the pending reduction,
-bytes to the result.  Ties go to the plan that keeps results more sharded, then to the earlier assumption, so that
-every rank chooses alike.
+bytes to the result.  What later constraints wish for (`hints`) counts as the result's destination, and is
+tried as the result's sharding.  Ties go to the plan that keeps results more sharded, then to the earlier assumption, so
+that every rank chooses alike.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from mpiarray.compiler.passes.hints import wishes
 from mpiarray.compiler.program import Program
 from mpiarray.core import redistribution as rd
 from mpiarray.core.jaxpr import Atom, Eqn, Var
@@ -21,7 +24,7 @@ from mpiarray.core.plan import Laid, Plan, axes_size, has_duplicates, replicated
 from mpiarray.core.value import Literal
 from mpiarray.errors import DuplicateSpecError, IndivisibleError, ShardingTypeError
 from mpiarray.types import dtypes
-from mpiarray.types.mesh import EMPTY_ABSTRACT_MESH, AbstractMesh
+from mpiarray.types.mesh import EMPTY_ABSTRACT_MESH, AbstractMesh, AxisType
 from mpiarray.types.partition_spec import PartitionSpec as P
 from mpiarray.types.sharding import NamedSharding
 
@@ -33,10 +36,11 @@ def propagate(program: Program) -> Program:
     specs: dict[Var, P] = dict(zip(program.jaxpr.invars, program.in_specs))
     plans: dict[Eqn, Plan] = {}
     why: list[str] = []
+    wanted = wishes(program)
     for eqn in program.jaxpr.eqns:
         mesh = mesh_of_eqn(eqn)
         held = [spec_of(specs, v) for v in eqn.invars]
-        plan = _plan(eqn, mesh, held, why)
+        plan = _plan(eqn, mesh, held, wanted, why)
         plans[eqn] = plan
         specs.update(zip(eqn.outvars, plan.result or plan.outs))
     return program.update(specs=specs, plans=plans, why=tuple(why))
@@ -68,18 +72,28 @@ def laid(eqn: Eqn, mesh: AbstractMesh, held: Sequence[P]) -> tuple[Laid, ...]:
     return tuple(out)
 
 
-def _plan(eqn: Eqn, mesh: AbstractMesh, held: list[P], why: list[str]) -> Plan:
+def _plan(eqn: Eqn, mesh: AbstractMesh, held: list[P], wanted: dict[Var, P], why: list[str]) -> Plan:
     if mesh.empty:
         return Plan(tuple(held), tuple(replicated(v.aval.ndim) for v in eqn.outvars))
     flexible = frozenset(mesh.auto_axes)
-    if not flexible or not any(flexible & used_axes(s.dims) for s in held):
+    wishful = len(eqn.outvars) == 1 and eqn.outvars[0] in wanted
+    if not flexible or not (wishful or any(flexible & used_axes(s.dims) for s in held)):
         return checked_plan(eqn, mesh, held)
-    return _choose(eqn, mesh, held, flexible, why)
+    return _choose(eqn, mesh, held, flexible, wanted.get(eqn.outvars[0]) if wishful else None, why)
 
 
-def checked_plan(eqn: Eqn, mesh: AbstractMesh, held: Sequence[P]) -> Plan:
-    """The op's plan for operands that lie so; raises when it does not accept them."""
-    plan = eqn.op.plan(laid(eqn, mesh, held), **eqn.params)
+def checked_plan(eqn: Eqn, mesh: AbstractMesh, held: Sequence[P], placed: P | None = None) -> Plan:
+    """The op's plan for operands that lie so (and a result at `placed`, for ops that can be told); raises when it does not accept them."""
+    params = eqn.params
+    if placed is not None:
+        everywhere = mesh.update_axis_types(dict.fromkeys(mesh.axis_names, AxisType.Explicit))
+        params = params | {_placing(eqn): NamedSharding(everywhere, placed)}
+    plan = eqn.op.plan(laid(eqn, mesh, held), **params)
+    if placed is not None:
+        if (plan.result or plan.outs) != (placed,):
+            raise NotImplementedError(f"{eqn.op.name} cannot be told where its result goes")
+        if plan.local is not None:  # a local program reads the equation's parameters, so that it must see this one
+            plan = replace(plan, local=_told(plan.local, {_placing(eqn): params[_placing(eqn)]}))
     for v, spec in zip(eqn.outvars, plan.result or plan.outs):
         if has_duplicates(spec.dims):
             raise DuplicateSpecError(f"{eqn.op.name} would give {v.aval.short()} the spec {spec}")
@@ -106,20 +120,20 @@ def _with_sums(eqn: Eqn, plan: Plan) -> Plan:
 # -- choosing on Auto axes ------------------------------------------------------------------------------
 
 
-def _choose(eqn: Eqn, mesh: AbstractMesh, held: list[P], flexible: frozenset[str], why: list[str]) -> Plan:
+def _choose(eqn: Eqn, mesh: AbstractMesh, held: list[P], flexible: frozenset[str], wish: P | None, why: list[str]) -> Plan:
     best: Plan | None = None
     best_cost: tuple[float, float] = (math.inf, math.inf)
     refusal: Exception | None = None
-    for assumed in _assumptions(eqn, held, flexible):
+    for assumed, placed in _trials(eqn, held, flexible, wish):
         try:
-            plan = checked_plan(eqn, mesh, assumed)
-            cost = _cost(eqn, mesh, held, plan)
+            plan = checked_plan(eqn, mesh, assumed, placed)
+            cost = _cost(eqn, mesh, held, plan, wish)
         except _REFUSALS as e:
             refusal = refusal or e
             continue
         if cost < best_cost:
             best, best_cost = plan, cost
-        if best_cost[0] == 0:
+        if best_cost[0] == 0 and wish is None:
             break
     if best is None:
         raise refusal or ShardingTypeError(f"{eqn.op.name}: no plan")
@@ -128,6 +142,27 @@ def _choose(eqn: Eqn, mesh: AbstractMesh, held: list[P], flexible: frozenset[str
         result = ", ".join(str(s) for s in best.result or best.outs)
         why.append(f"{eqn.op.name}: {result}, {best_cost[0]:.0f} bytes moved" + (f" ({moved})" if moved else ""))
     return best
+
+
+def _told(local: Callable[..., Any], told: dict[str, Any]) -> Callable[..., Any]:
+    return lambda ctx, *blocks, **params: local(ctx, *blocks, **(params | told))
+
+
+def _placing(eqn: Eqn) -> str:
+    return "out_sharding" if "out_sharding" in eqn.params else "sharding"
+
+
+def _trials(eqn: Eqn, held: list[P], flexible: frozenset[str], wish: P | None) -> Iterator[tuple[list[P], P | None]]:
+    """Assumptions on the operands, each with the result where it falls and, for ops that can be told, where it is wished."""
+    tell = wish is not None and eqn.op.infer is None and any(k in eqn.params and eqn.params[k] is None for k in ("out_sharding", "sharding"))
+    tell = tell or (wish is not None and eqn.op.infer is None and not eqn.invars and "sharding" in eqn.params)
+    alike = wish is not None and all(a.aval.shape in ((), eqn.outvars[0].aval.shape) for a in eqn.invars) and bool(eqn.invars)
+    for assumed in _assumptions(eqn, held, flexible):
+        yield assumed, None
+        if tell:
+            yield assumed, wish
+    if alike:
+        yield [wish if a.aval.ndim else h for a, h in zip(eqn.invars, held)], None  # type: ignore[misc]
 
 
 def _assumptions(eqn: Eqn, held: list[P], flexible: frozenset[str]) -> Iterator[list[P]]:
@@ -153,8 +188,8 @@ def _without(spec: P, axes: frozenset[str]) -> P:
     return spec_from([[a for a in d if a not in axes] for d in spec.dims], spec.unreduced, spec.reduced)
 
 
-def _cost(eqn: Eqn, mesh: AbstractMesh, held: Sequence[P], plan: Plan) -> tuple[float, float]:
-    """Bytes that the busiest rank receives for a plan, and the size of the results' blocks."""
+def _cost(eqn: Eqn, mesh: AbstractMesh, held: Sequence[P], plan: Plan, wish: P | None) -> tuple[float, float]:
+    """Bytes that the busiest rank receives for a plan (and to bring the result where it is wished), and the size of the blocks made."""
     moved = 0.0
     for atom, have, want in zip(eqn.invars, held, plan.ins):
         if have != want and atom.aval.ndim:
@@ -163,9 +198,16 @@ def _cost(eqn: Eqn, mesh: AbstractMesh, held: Sequence[P], plan: Plan) -> tuple[
     for k, v in enumerate(eqn.outvars):
         size = v.aval.size * itemsize(v.aval)
         block = size / max(1, math.prod(axes_size(mesh, d) for d in plan.outs[k].dims))
-        if plan.pending and plan.pending[k]:
-            n = axes_size(mesh, plan.pending[k].axes)  # type: ignore[union-attr]
+        pending = plan.pending[k] if plan.pending else None
+        have, want = plan.outs[k], (plan.result or plan.outs)[k]
+        if pending is not None and pending.kind == "sum":
+            have = P.from_dims(have.dims, have.unreduced | set(pending.axes), have.reduced)
+        elif pending is not None:
+            n = axes_size(mesh, pending.axes)
             moved += 2 * block * (n - 1) / n
+        want = wish if wish is not None else want
+        if have != want:
+            moved += rd.plan(v.aval.shape, itemsize(v.aval), (mesh, have), (mesh, want)).bytes_moved
         blocks += block
     return moved + _local_bytes(eqn, mesh, plan), blocks
 
