@@ -4,7 +4,7 @@ world        starts MPI at the first need; ends the job when one rank fails
 groups       mesh axes and device tuples -> communicators
 collectives  all_reduce, all_gather, ... on numpy blocks of any dtype, size and memory order
 reductions   the reductions that MPI does not do itself, in rank order
-exchange     blocks from rank to rank with bounded buffers
+pairwise     blocks from rank to rank with bounded buffers
 agreement    small Python values and errors
 datatypes    numpy dtypes -> MPI datatypes and operations
 stats        counts of collectives and bytes

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from mpiarray.comm import datatypes, stats, watch
-from mpiarray.comm.exchange import exchange_blocks
 from mpiarray.comm.groups import Group
+from mpiarray.comm.pairwise import exchange_blocks
 from mpiarray.comm.reductions import ordered_all_reduce, ordered_reduce_scatter, result_like
 from mpiarray.config import config
 from mpiarray.errors import InternalError
@@ -114,7 +114,9 @@ def broadcast(
     Elsewhere `x` only tells shape and dtype, and may be None where `shape_dtype` or `out` does.
     """
     if stats.active or config.check:
-        return watch.run("broadcast", group, x, (root,), lambda: _broadcast(group, x, root, shape_dtype, out))
+        nbytes = x.nbytes if x is not None and group.rank == root else 0
+        body = lambda: _broadcast(group, x, root, shape_dtype, out)
+        return watch.run("broadcast", group, None, (root,), body, nbytes=nbytes)
     return _broadcast(group, x, root, shape_dtype, out)
 
 
@@ -133,7 +135,8 @@ def all_gather_varied(
     `x` may be None where this rank's shape has no elements.  The results are views of one buffer.
     """
     if stats.active or config.check:
-        return watch.run("all_gather", group, x, ("varied",), lambda: _all_gather_varied(group, x, shapes, dtype))
+        body = lambda: _all_gather_varied(group, x, shapes, dtype)
+        return watch.run("all_gather", group, None, (dtype, *shapes), body, nbytes=0 if x is None else x.nbytes)
     return _all_gather_varied(group, x, shapes, dtype)
 
 
@@ -161,11 +164,11 @@ def _all_reduce(group: Group, x: np.ndarray, op: str, out: np.ndarray | None) ->
         result = np.empty(x.shape, dtype)
     else:
         result = result_like(out, x.shape, dtype, "all_reduce")
+    native = datatypes.native(op, dtype)
     if comm is None:
         if result is not x:
             np.copyto(result, x)
         return result
-    native = datatypes.native(op, dtype)
     if not x.flags.c_contiguous:
         x = x.copy(order="C")
     if native is None or ((config.deterministic or group.ordered) and datatypes.depends_on_order(op, dtype)):

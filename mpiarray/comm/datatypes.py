@@ -33,7 +33,6 @@ PROC_NULL: int = -1
 _UNIT = 2**20
 
 _by_width: dict[int, Any] = {}
-_native: dict[str, dict[np.dtype, tuple[Any, Any]]] = {}
 _carriers: dict[np.dtype, tuple[Any, np.dtype | None]] = {}
 _accumulators: dict[np.dtype, np.dtype] = {}
 _large: dict[int, Any] = {}
@@ -41,6 +40,8 @@ _mpi: ModuleType | None = None
 
 OPS = ("sum", "prod", "max", "min", "and", "or", "xor")
 """The reductions; for bools 'sum' and 'max' mean or, 'prod' and 'min' mean and."""
+
+_native: dict[str, dict[np.dtype, tuple[Any, Any]]] = {name: {} for name in OPS}
 
 UFUNCS: dict[str, np.ufunc] = {
     "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
@@ -57,8 +58,6 @@ def load(mpi: ModuleType) -> None:
     arithmetic = {"sum": mpi.SUM, "prod": mpi.PROD}
     order = {"max": mpi.MAX, "min": mpi.MIN}
     bits = {"and": mpi.BAND, "or": mpi.BOR, "xor": mpi.BXOR}
-    for name in OPS:
-        _native[name] = {}
     for width in (1, 2, 4, 8):
         signed, unsigned = np.dtype(f"i{width}"), np.dtype(f"u{width}")
         signed_type = {1: mpi.INT8_T, 2: mpi.INT16_T, 4: mpi.INT32_T, 8: mpi.INT64_T}[width]
@@ -81,8 +80,11 @@ def load(mpi: ModuleType) -> None:
 
 
 def native(op: str, dtype: np.dtype) -> tuple[Any, Any] | None:
-    """(MPI datatype, MPI op) where MPI reduces `dtype` correctly by itself, else None."""
-    return _native[op].get(dtype)
+    """(MPI datatype, MPI op) where MPI reduces `dtype` correctly by itself, else None.  InternalError: unknown `op`."""
+    table = _native.get(op)
+    if table is None:
+        raise InternalError(f"no reduction {op!r}; there are {', '.join(OPS)}")
+    return table.get(dtype)
 
 
 def depends_on_order(op: str, dtype: np.dtype) -> bool:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from mpiarray.comm import datatypes, watch
-from mpiarray.comm import world as worlds
-from mpiarray.errors import InternalError
+from mpiarray.comm.world import world
+from mpiarray.errors import InternalError, JaxRuntimeError
 
 _TAGS = 32768  # every MPI allows at least these tags
 
@@ -50,7 +50,7 @@ _by_axes: dict[tuple, Group] = {}
 
 def world_group() -> Group:
     """The group of all ranks of the job, in world order."""
-    return device_group(tuple(range(worlds.size())))
+    return device_group(tuple(range(world().size)))
 
 
 def device_group(ids: tuple[int, ...]) -> Group:
@@ -75,7 +75,7 @@ def axis_group(
     key = (device_ids, mesh_shape, axes, groups)
     group = _by_axes.get(key)
     if group is None:
-        members = axis_members(device_ids, mesh_shape, axes, worlds.rank(), groups)
+        members = axis_members(device_ids, mesh_shape, axes, world().rank, groups)
         group = _by_axes[key] = device_group(members)
     return group
 
@@ -111,18 +111,18 @@ def axis_members(
 
 
 def _make(members: tuple[int, ...]) -> Group:
-    world = worlds.world()
-    if world.rank not in members:
-        raise InternalError(f"rank {world.rank} asked for the group of ranks {members}, to which it does not belong")
-    if len(set(members)) != len(members) or not all(0 <= rank < world.size for rank in members):
-        raise InternalError(f"a group needs different ranks below {world.size}, got {members}")
+    here = world()
+    if here.rank not in members:
+        raise InternalError(f"rank {here.rank} asked for the group of ranks {members}, to which it does not belong")
+    if len(set(members)) != len(members) or not all(0 <= rank < here.size for rank in members):
+        raise InternalError(f"a group needs different ranks below {here.size}, got {members}")
     if len(members) == 1:
         comm = None
-    elif members == tuple(range(world.size)):
-        comm = world.comm
+    elif members == tuple(range(here.size)):
+        comm = here.comm
     else:
-        comm = _create(world.comm, members)
-    mine = members.index(world.rank)
+        comm = _create(here.comm, members)
+    mine = members.index(here.rank)
     ordered = len(members) > 2 and _sums_differ(comm, mine)
     group = _by_members[members] = Group(comm, mine, members, ordered)
     return group
@@ -135,6 +135,9 @@ def _create(parent: Any, members: tuple[int, ...]) -> Any:
     try:
         with watch.waiting(f"the first use of the group of ranks {members}"):
             return parent.Create_group(chosen, tag=zlib.crc32(repr(members).encode()) % _TAGS)
+    except RuntimeError as error:  # mpi4py's exceptions are RuntimeErrors; MPI libraries can make some thousands
+        made = sum(group.comm is not None for group in _by_members.values())
+        raise JaxRuntimeError(f"MPI made {made} communicators, but none for ranks {members}: {error}") from error
     finally:
         chosen.Free()
         everyone.Free()

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from mpiarray.comm import datatypes
-from mpiarray.comm.exchange import exchange_blocks
 from mpiarray.comm.groups import Group
+from mpiarray.comm.pairwise import exchange_blocks
 from mpiarray.config import config
 from mpiarray.errors import InternalError
 
@@ -101,9 +101,10 @@ def fold(rows: np.ndarray, op: str, out: np.ndarray) -> None:
     """
     ufunc = datatypes.UFUNCS[op]
     wide = datatypes.accumulator(out.dtype) if op in ("sum", "prod") else out.dtype
-    for start in range(0, out.size, _TILE):
-        tile = slice(start, start + _TILE)
-        total = rows[0, tile].astype(wide)
-        for row in rows[1:]:
-            ufunc(total, row[tile], out=total)
-        out[tile] = total
+    with np.errstate(all="ignore"):  # as MPI's own reductions: overflow and NaN are results
+        for start in range(0, out.size, _TILE):
+            tile = slice(start, start + _TILE)
+            total = rows[0, tile].astype(wide)
+            for row in rows[1:]:
+                ufunc(total, row[tile], out=total)
+            out[tile] = total

@@ -124,8 +124,8 @@ def pieces(block: np.ndarray, limit: int) -> Iterator[np.ndarray]:
         return
     row = block.nbytes // len(block)
     if row > limit:
-        for part in block:
-            yield from pieces(part, limit)
+        for k in range(len(block)):
+            yield from pieces(block[k, ...], limit)
         return
     step = limit // row
     for start in range(0, len(block), step):
