@@ -6,11 +6,12 @@ process unless they were started by an MPI launcher themselves.
 
 from collections.abc import Callable, Sequence
 
-from mpiarray.tools import doctor, run
+from mpiarray.tools import bench, doctor, run
 
 COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "run": (run.main, "run a script on local MPI ranks"),
     "doctor": (doctor.main, "say whether MPI works here, and what to do if it does not"),
+    "bench": (bench.main, "time this library beside hand-written numpy and MPI"),
 }
 
 
