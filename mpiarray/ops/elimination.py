@@ -27,6 +27,7 @@ from mpiarray.ops.linear import (
     reduce_sum,
     sharding_of,
     tangent_aval,
+    zero_jvp,
 )
 from mpiarray.ops.matrices import (
     as_dtype,
@@ -163,6 +164,36 @@ def _square_sharding(p: ShapedArray) -> NamedSharding | None:
 
 
 lu = matrix_op("lu", (2,), (2, 1, 1), type_rule=_lu_type, impl=_lu_impl, jvp=_lu_jvp)
+
+
+def _permutation_type(pivots: ShapedArray, *, size: int) -> Out:
+    if pivots.dtype != _INDEX or not pivots.ndim or pivots.shape[-1] > size:
+        raise TypeError(
+            f"lu_pivots_to_permutation: pivots must be int32 vectors of at most {size} elements, got {pivots.str_short()}"
+        )
+    return Out((*pivots.shape[:-1], size), _INDEX)
+
+
+def _permutation_impl(pivots: Any, *, size: int) -> np.ndarray:
+    pivots = np.asarray(pivots)
+    flat = pivots.reshape(math.prod(pivots.shape[:-1]), pivots.shape[-1])
+    out = np.broadcast_to(np.arange(size, dtype=_INDEX), (len(flat), size)).copy()
+    every = np.arange(len(flat))
+    for k in range(flat.shape[1]):
+        p = flat[:, k]
+        out[every, k], out[every, p] = out[every, p], out[every, k].copy()
+    return out.reshape(*pivots.shape[:-1], size)
+
+
+lu_pivots_to_permutation = matrix_op(
+    "lu_pivots_to_permutation", (1,), (1,), type_rule=_permutation_type, impl=_permutation_impl, jvp=zero_jvp
+)  # fmt: skip
+
+
+def pivots_to_permutation(pivots: Any, size: int) -> Any:
+    """The order of the rows after exchanges of row k with row `pivots[k]`."""
+    return lu_pivots_to_permutation(pivots, size=size)
+
 
 # -- solutions -----------------------------------------------------------------------------------------------
 
