@@ -13,18 +13,24 @@ from mpiarray.numpy.choices import *
 from mpiarray.numpy.comparison import *
 from mpiarray.numpy.complex_numbers import *
 from mpiarray.numpy.creation import *
+from mpiarray.numpy.cumulative import *
 from mpiarray.numpy.editing import *
 from mpiarray.numpy.einsum import *
 from mpiarray.numpy.elementary import *
+from mpiarray.numpy.equality import *
 from mpiarray.numpy.manipulation import *
 from mpiarray.numpy.matrices import *
+from mpiarray.numpy.nan_reductions import *
 from mpiarray.numpy.padding import *
+from mpiarray.numpy.positions import *
 from mpiarray.numpy.products import *
+from mpiarray.numpy.quantiles import *
 from mpiarray.numpy.queries import *
 from mpiarray.numpy.ranges import *
 from mpiarray.numpy.reductions import *
 from mpiarray.numpy.scalar_types import *
 from mpiarray.numpy.scalar_types import bool_ as bool
+from mpiarray.numpy.sorting import *
 from mpiarray.numpy.ufunc_class import *
 from mpiarray.numpy.ufuncs import *
 from mpiarray.numpy.vectorize import *

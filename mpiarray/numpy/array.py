@@ -16,12 +16,15 @@ from mpiarray.numpy import (
     comparison,
     complex_numbers,
     creation,
+    cumulative,
     editing,
     indexing,
     manipulation,
     matrices,
+    positions,
     products,
     reductions,
+    sorting,
 )
 from mpiarray.numpy.promotion import ARRAY_LIKE
 from mpiarray.types.aval import ShapedArray
@@ -310,6 +313,40 @@ class Array(Value):
     def ptp(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Any:
         """The largest minus the smallest element over `axis` (None: all)."""
         return reductions.ptp(self, axis, out, keepdims)
+
+    def argmax(self, axis: Any = None, out: None = None, keepdims: bool | None = None) -> Any:
+        """The position of the largest element over `axis` (None: in the flattened array)."""
+        return positions.argmax(self, axis, out, keepdims)
+
+    def argmin(self, axis: Any = None, out: None = None, keepdims: bool | None = None) -> Any:
+        """The position of the smallest element over `axis` (None: in the flattened array)."""
+        return positions.argmin(self, axis, out, keepdims)
+
+    def cumsum(self, axis: Any = None, dtype: Any = None, out: None = None) -> Any:
+        """Sums up to each element along `axis` (None: flattened)."""
+        return cumulative.cumsum(self, axis, dtype, out)
+
+    def cumprod(self, axis: Any = None, dtype: Any = None, out: None = None) -> Any:
+        """Products up to each element along `axis` (None: flattened)."""
+        return cumulative.cumprod(self, axis, dtype, out)
+
+    # -- methods: order ------------------------------------------------------------------------------------
+
+    def sort(self, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True, descending: bool = False) -> Any:
+        """Sorted along `axis` (None: flattened)."""
+        return sorting.sort(self, axis, kind=kind, order=order, stable=stable, descending=descending)
+
+    def argsort(self, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True, descending: bool = False) -> Any:
+        """The positions that sort along `axis` (None: flattened)."""
+        return sorting.argsort(self, axis, kind=kind, order=order, stable=stable, descending=descending)
+
+    def argpartition(self, kth: int, axis: int = -1) -> Any:
+        """The positions that partition along `axis`."""
+        return sorting.argpartition(self, kth, axis)
+
+    def searchsorted(self, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan") -> Any:
+        """Where elements of `v` go in this sorted array."""
+        return sorting.searchsorted(self, v, side, sorter, method=method)
 
     def dot(self, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None) -> Any:
         """The dot product with `b`."""
