@@ -17,7 +17,7 @@ from mpiarray.core.plan import axes_size
 from mpiarray.runtime.array import ArrayImpl
 from mpiarray.runtime.context import resolve
 from mpiarray.runtime.placed import Placed, placed
-from mpiarray.runtime.transfer import target_aval
+from mpiarray.runtime.transfer import digest, target_aval
 from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.partition_spec import PartitionSpec
@@ -83,8 +83,8 @@ def _check_replicas(where: Placed, block: Any, what: str) -> None:
     mine = None
     if block is not None and isinstance(where.sharding, NamedSharding) and where.ids is not None:
         index = where.sharding.index_of(where.ids.index(comm.rank()), where.aval.shape)
-        mine = (tuple((s.start, s.stop) for s in index), hash(block.tobytes()))
-    seen: dict[Any, int] = {}
+        mine = (tuple((s.start, s.stop) for s in index), digest(block))
+    seen: dict[Any, bytes] = {}
     for told in comm.agree(comm.world_group(), mine):
         if told is not None and seen.setdefault(told[0], told[1]) != told[1]:
             raise ValueError(f"{what}: ranks that hold the same part {told[0]} of the array returned different data for it")

@@ -6,6 +6,7 @@ call.  From host values nothing is sent: each rank cuts its block out of its own
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -136,11 +137,16 @@ def _whole_blocks(step: rd.Permute, pairs: tuple[tuple[int, int], ...], shape: t
     return run
 
 
+def digest(block: Any) -> bytes:
+    """A fingerprint of a block's bytes.  Python's own `hash` of bytes differs from process to process."""
+    return hashlib.blake2b(np.ascontiguousarray(block).tobytes(), digest_size=16).digest()
+
+
 def check_equal_copies(x: ArrayImpl, where: Placed) -> None:
     """MPIARRAY_CHECK: raise ValueError on all ranks unless all hold the same host value.  Collective over the target's ranks."""
     if not where.member or where.ids is None or len(where.ids) == 1:
         return
-    told = comm.agree(comm.device_group(where.ids), hash((np.ascontiguousarray(x._block).tobytes(), x.shape, str(x.dtype))))
+    told = comm.agree(comm.device_group(where.ids), (digest(x._block), x.shape, str(x.dtype)))
     if len(set(told)) > 1:
         odd = [r for r, t in zip(where.ids, told) if t != told[0]]
         raise ValueError(
