@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpiarray.ops.elementwise import nary, to_bool, unary, wrapped
+from mpiarray.ops.elementwise import nary, to_bool, unary
 
 _NONE = (None, None)
 
-eq = nary("eq", "bifck", wrapped(np.equal), _NONE, result=to_bool, hlo_name="compare")
-ne = nary("ne", "bifck", wrapped(np.not_equal), _NONE, result=to_bool, hlo_name="compare")
-lt = nary("lt", "bif", wrapped(np.less), _NONE, result=to_bool, hlo_name="compare")
-le = nary("le", "bif", wrapped(np.less_equal), _NONE, result=to_bool, hlo_name="compare")
-gt = nary("gt", "bif", wrapped(np.greater), _NONE, result=to_bool, hlo_name="compare")
-ge = nary("ge", "bif", wrapped(np.greater_equal), _NONE, result=to_bool, hlo_name="compare")
+eq = nary("eq", "bifck", np.equal, _NONE, result=to_bool, hlo_name="compare")
+ne = nary("ne", "bifck", np.not_equal, _NONE, result=to_bool, hlo_name="compare")
+lt = nary("lt", "bif", np.less, _NONE, result=to_bool, hlo_name="compare")
+le = nary("le", "bif", np.less_equal, _NONE, result=to_bool, hlo_name="compare")
+gt = nary("gt", "bif", np.greater, _NONE, result=to_bool, hlo_name="compare")
+ge = nary("ge", "bif", np.greater_equal, _NONE, result=to_bool, hlo_name="compare")
 
 is_finite = unary("is_finite", "f", np.isfinite, None, result=to_bool, hlo_name="is-finite")

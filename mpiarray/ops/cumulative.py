@@ -62,7 +62,7 @@ def _complex_logsumexp(x: np.ndarray, axis: int) -> np.ndarray:
 
 def _type_of(name: str) -> Callable[..., Out]:
     def rule(x: ShapedArray, *, axis: int, reverse: bool) -> Out:
-        check_kind(name, x.dtype, "ifc")
+        check_kind(name, x.dtype, "fc" if name == "cumlogsumexp" else "ifc")
         if not 0 <= axis < x.ndim:
             raise ValueError(f"{name}: axis {axis} is out of bounds for {x.str_short()}")
         return Out(x.shape, x.dtype, x.weak_type)
