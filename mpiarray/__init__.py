@@ -13,6 +13,7 @@ One MPI rank owns one device of a mesh; every rank runs the same program.  Impor
 from mpiarray import debug, dtypes, errors, experimental, lax, numpy, random, sharding, tree, tree_util
 from mpiarray.config import config
 from mpiarray.higher_order.jit import jit
+from mpiarray.higher_order.shard_map import shard_map, smap
 from mpiarray.higher_order.stages import eval_shape, make_jaxpr, typeof
 from mpiarray.numpy.array import Array
 from mpiarray.runtime.api import block_until_ready, clear_caches, device_get, disable_jit, distributed, enable_x64
@@ -47,5 +48,5 @@ __all__ = [
     "default_backend", "device_count", "device_get", "device_put", "devices", "disable_jit", "distributed", "dtypes", "enable_x64", "errors",
     "eval_shape", "experimental", "jit", "lax", "local_device_count", "local_devices", "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "numpy", "process_count",
-    "process_index", "pure_callback", "random", "reshard", "set_mesh", "sharding", "tree", "tree_util", "typeof",
+    "process_index", "pure_callback", "random", "reshard", "set_mesh", "shard_map", "sharding", "smap", "tree", "tree_util", "typeof",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """`jax.sharding`: meshes, specs, shardings, and the contexts and decorators that go with them."""
 
 from mpiarray.higher_order.axes import auto_axes, explicit_axes
+from mpiarray.higher_order.shard_specs import Infer
 from mpiarray.runtime.context import get_abstract_mesh, get_mesh, set_mesh, use_abstract_mesh
 from mpiarray.runtime.placement import reshard
 from mpiarray.types.mesh import AbstractDevice, AbstractMesh, AxisType, Mesh
@@ -10,6 +11,6 @@ from mpiarray.types.sharding import NamedSharding, Sharding, SingleDeviceShardin
 P = PartitionSpec
 
 __all__ = [
-    "AbstractDevice", "AbstractMesh", "AxisType", "Mesh", "NamedSharding", "P", "PartitionSpec", "Sharding", "SingleDeviceSharding",
+    "AbstractDevice", "AbstractMesh", "AxisType", "Infer", "Mesh", "NamedSharding", "P", "PartitionSpec", "Sharding", "SingleDeviceSharding",
     "auto_axes", "explicit_axes", "get_abstract_mesh", "get_mesh", "reshard", "set_mesh", "use_abstract_mesh",
 ]  # fmt: skip

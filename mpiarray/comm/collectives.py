@@ -398,9 +398,11 @@ def _part(x: np.ndarray, dim: int, k: int, size: int) -> np.ndarray:
 
 def _pack(x: np.ndarray, dim: int, n: int) -> np.ndarray:
     """The n parts along `dim` one after the other in memory; x itself where they are so already."""
-    before = math.prod(x.shape[:dim])
-    if before == 1 and x.flags.c_contiguous:
-        return x
     shape = x.shape
+    before = math.prod(shape[:dim])
+    if x.flags.c_contiguous:
+        if before == 1:
+            return x
+        return x.reshape(before, n, x.size // (before * n) if before else 0).transpose(1, 0, 2).copy(order="C")
     cut = x.reshape(*shape[:dim], n, shape[dim] // n, *shape[dim + 1 :])
     return np.moveaxis(cut, dim, 0).copy(order="C")

@@ -97,14 +97,24 @@ def _piece(n: int, itemsize: int) -> int:
 def fold(rows: np.ndarray, op: str, out: np.ndarray) -> None:
     """Combine the rows, first to last, into `out`; small floats are added and multiplied in float32 and rounded once.
 
-    An explicit loop over rows: numpy's own `reduce` changes the order of the sum with the shape.
+    Sums go row by row: numpy's own `reduce` changes their order with the shape.
     """
     ufunc = datatypes.UFUNCS[op]
+    if op in ("max", "min") and out.dtype.isbuiltin == 1:
+        ufunc.reduce(rows, 0, None, out)
+        return
     wide = datatypes.accumulator(out.dtype) if op in ("sum", "prod") else out.dtype
     with np.errstate(all="ignore"):  # as MPI's own reductions: overflow and NaN are results
+        if out.size <= _TILE:
+            out[:] = _fold_tile(rows, ufunc, wide)
+            return
         for start in range(0, out.size, _TILE):
             tile = slice(start, start + _TILE)
-            total = rows[0, tile].astype(wide)
-            for row in rows[1:]:
-                ufunc(total, row[tile], out=total)
-            out[tile] = total
+            out[tile] = _fold_tile(rows[:, tile], ufunc, wide)
+
+
+def _fold_tile(rows: np.ndarray, ufunc: np.ufunc, wide: np.dtype) -> np.ndarray:
+    total = rows[0].astype(wide)
+    for row in rows[1:]:
+        ufunc(total, row, out=total)
+    return total

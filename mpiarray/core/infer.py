@@ -26,7 +26,7 @@ _CACHE_SIZE = 65536
 def infer(op: ops.Op, avals: Sequence[ShapedArray], params: dict[str, Any]) -> tuple[ShapedArray, ...]:
     """The results' types under the context mesh.  Raises the errors of the spec's rules."""
     mesh = state.abstract_mesh
-    key = (op, tuple(avals), tuple(params.items()), mesh)
+    key = (op, tuple(avals), tuple(params.items()), mesh, state.check_vma)
     try:
         found = _cache.get(key)
     except TypeError as e:
@@ -56,7 +56,7 @@ def _infer(op: ops.Op, avals: tuple[ShapedArray, ...], params: dict[str, Any], c
     avals = on_mesh(avals, mesh)
     shapes = op.type_rule(*avals, **params)
     outs = tuple(shapes) if op.multiple_results else (shapes,)
-    vma = op.vma(avals, params)
+    vma = op.vma(avals, params) if state.check_vma else frozenset()
     unreduced, reduced = partial_sums(op, avals, params)
     manual = _manual(mesh, vma, unreduced, reduced)
     if mesh.empty:
@@ -77,8 +77,8 @@ def _manual(mesh: AbstractMesh, vma: frozenset[str], unreduced: frozenset[str], 
 
 def partial_sums(op: ops.Op, avals: Sequence[ShapedArray], params: dict[str, Any]) -> ops.PartialSums:
     """What the op makes of unreduced and reduced operands: explicit and manual axes alike."""
-    sums = [(a.unreduced, a.reduced) for a in avals]
-    if all(s == ops.NONE for s in sums):
+    sums = [(a.unreduced | a.manual.unreduced, a.reduced | a.manual.reduced) for a in avals]
+    if not op.casts and all(s == ops.NONE for s in sums):
         return ops.NONE
     return op.partial_sums(op, sums, avals, params)
 

@@ -107,7 +107,7 @@ class Op:
     """A first-order or higher-order operation.  Calling it binds it to the current trace."""
 
     __slots__ = (
-        "batch", "build", "impl", "jvp", "lower", "multiple_results", "name", "partial_sums", "plan", "transpose", "type_rule", "vma", "infer", "hlo_name", "effects", "inlines",
+        "batch", "build", "impl", "jvp", "lower", "multiple_results", "name", "partial_sums", "plan", "transpose", "type_rule", "vma", "infer", "hlo_name", "effects", "inlines", "casts", "aligns",
     )  # fmt: skip
 
     name: str
@@ -150,6 +150,8 @@ def define(
     hlo_name: str | None = None,
     effects: bool = False,
     inlines: bool = False,
+    casts: bool = False,
+    aligns: bool = True,
 ) -> Op:
     """Make an op from its rules and enter it in `OPS`.  The module docstring is the contract of each rule.
 
@@ -158,6 +160,8 @@ def define(
     hlo_name  the op's name in compiled text, where readers of HLO expect another one
     effects   True for ops that must run even when nobody uses their result
     inlines   True for ops that only call their `jaxpr` parameter
+    casts     True for ops that make unreduced or reduced values out of others (partial_sums is asked always)
+    aligns    False for ops whose operands may differ in the manual axes that they vary over; others get casts first
     """
     if name in OPS:
         raise ValueError(f"define: two ops are named {name!r}")
@@ -165,7 +169,7 @@ def define(
         raise ValueError(f"define: {name!r} needs an impl, a build or a lower rule")
     OPS[name] = op = Op(
         name=name, type_rule=type_rule, plan=plan, impl=impl, jvp=jvp, transpose=transpose, batch=batch, build=build, multiple_results=multiple_results,
-        partial_sums=partial_sums or refuse, vma=vma or join_vma, lower=lower, infer=infer, hlo_name=hlo_name or name, effects=effects, inlines=inlines,
+        partial_sums=partial_sums or refuse, vma=vma or join_vma, lower=lower, infer=infer, hlo_name=hlo_name or name, effects=effects, inlines=inlines, casts=casts, aligns=aligns,
     )  # fmt: skip
     return op
 

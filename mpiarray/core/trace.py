@@ -39,7 +39,7 @@ class _State(threading.local):
     trace: Trace | None = None  # None: evaluation
     abstract_mesh: AbstractMesh = EMPTY_ABSTRACT_MESH
     mesh: Mesh = EMPTY_MESH
-    depth: int = 0  # how many traces are on top of evaluation
+    check_vma: bool = True  # inside shard_map: whether types say over which manual axes values vary
 
 
 state = _State()
@@ -101,6 +101,17 @@ def meshes(abstract: AbstractMesh, concrete: Mesh) -> Iterator[None]:
         yield
     finally:
         state.abstract_mesh, state.mesh = before
+
+
+@contextmanager
+def checking_vma(on: bool) -> Iterator[None]:
+    """Whether types track manual axes inside the block (shard_map's `check_vma`)."""
+    before = state.check_vma
+    state.check_vma = on
+    try:
+        yield
+    finally:
+        state.check_vma = before
 
 
 def leaked(tracer: Any, where: str) -> UnexpectedTracerError:

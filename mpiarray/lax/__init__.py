@@ -2,6 +2,7 @@
 
 # ruff: noqa: F403
 
+from mpiarray.lax.collectives import *
 from mpiarray.lax.elementwise import *
 from mpiarray.lax.reductions import *
 from mpiarray.lax.shape import *

@@ -302,7 +302,8 @@ def _build(
 ) -> Callable[..., Any]:
     shape_of_mesh = ctx.mesh.shape_tuple
     mine = table(shape_of_mesh, ctx.coords, moves, sources, target)
-    group = None if is_local(shape_of_mesh, moves, sources, target) else ctx.group(mine.axes)
+    busy = bool(mine.sends or mine.recvs) or not is_local(shape_of_mesh, moves, sources, target)
+    group = ctx.group(mine.axes) if busy else None
     shape = tuple(b.length for b in target)
     return lambda base, *blocks: run(group, mine, shape, covered, base, [np.asarray(b) for b in blocks])
 
@@ -313,11 +314,13 @@ def is_local(
     """Whether no device of the mesh receives anything, which all of them find alike."""
     sizes = dict(mesh_shape)
     axes = [a for a in sizes if any(a in b.axes for dims in (*sources, target) for b in dims)]
-    zero = dict.fromkeys(sizes, 0)
-    return not any(
-        table(mesh_shape, zero | dict(zip(axes, numbers)), moves, sources, target).recvs
-        for numbers in itertools.product(*(range(sizes[a]) for a in axes))
-    )
+    for numbers in itertools.product(*(range(sizes[a]) for a in axes)):
+        coords = dict.fromkeys(sizes, 0) | dict(zip(axes, numbers))
+        mine = [_range(sizes, coords, b) for b in target]
+        for move in moves:
+            if any(holder != coords for holder, _ in _incoming(sizes, coords, move, sources[move.operand], mine)):
+                return False
+    return True
 
 
 def run(

@@ -20,6 +20,7 @@ from mpiarray.core.trace import Trace, current, leaked, state
 from mpiarray.core.value import Literal, Value, aval_of
 from mpiarray.errors import ConcretizationTypeError, TracerArrayConversionError, TracerBoolConversionError, TracerIntegerConversionError
 from mpiarray.numpy.array import Array
+from mpiarray.ops.manual import align
 from mpiarray.types.aval import ShapedArray
 
 _PACKAGE = __name__.partition(".")[0]
@@ -98,6 +99,8 @@ class StageTrace(Trace):
         return JitTracer(self, aval, Var(aval))
 
     def process(self, op: Op, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        if state.abstract_mesh.manual_axes:
+            args = tuple(align(op, args))
         atoms = [self.atom(a) for a in args]
         avals = self.types(op, [a.aval for a in atoms], params)
         outvars = [Var(a) for a in avals]

@@ -13,7 +13,8 @@ from typing import Any
 
 from mpiarray.compiler.passes.propagate import itemsize, laid, mesh_of_eqn, spec_of
 from mpiarray.compiler.program import Program
-from mpiarray.core.jaxpr import Atom, Eqn, Var
+from mpiarray.compiler.passes.simplify import dead_code, inline
+from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var
 from mpiarray.core.op import Op
 from mpiarray.core.plan import Laid, LocalContext, Pending, Plan, local_shape, mesh_order
 from mpiarray.core.trace import abstract_mesh, current
@@ -29,6 +30,11 @@ from mpiarray.types.sharding import NamedSharding
 
 class LocalTrace(StageTrace):
     """Stages ops on blocks: types are shapes and dtypes only, and axis names mean the mesh they were bound under."""
+
+    def process(self, op: Op, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        if op.casts and op.impl is not None:  # only the type changes
+            return args[0]
+        return super().process(op, args, params)
 
     def types(self, op: Op, avals: list[ShapedArray], params: dict[str, Any]) -> Sequence[ShapedArray]:
         out = op.type_rule(*avals, **params)
@@ -51,6 +57,7 @@ class _Partitioner:
         self.moved: dict[tuple[Var, Any, P], Any] = {}
         # sums that one reader alone waits for: it may want them scattered, so that they are not reduced before it comes
         self.sums: dict[Var, tuple[AbstractMesh, P]] = {}
+        self.bodies: dict[Jaxpr, Jaxpr] = {}
         self.readers = Counter(v for e in program.jaxpr.eqns for v in e.invars if not isinstance(v, Literal))
         self.readers.update(v for v in program.jaxpr.outvars if not isinstance(v, Literal))
 
@@ -104,6 +111,9 @@ class _Partitioner:
 
     def run_eqn(self, eqn: Eqn) -> None:
         plan, mesh = self.program.plans[eqn], mesh_of_eqn(eqn)
+        if eqn.op.lower is not None:
+            self.lower(eqn, plan, mesh)
+            return
         if eqn.op.infer is not None:
             self.move(eqn, plan)
             return
@@ -133,6 +143,21 @@ class _Partitioner:
             return
         block = self.at(atom, target if own.empty else own, plan.ins[0])
         self.blocks[v] = self.finish(v, block, target if own.empty else own, plan.ins[0], None, plan.result[0])
+
+    def lower(self, eqn: Eqn, plan: Plan, mesh: AbstractMesh) -> None:
+        """An op that carries a jaxpr: its own rule says how the body runs on blocks."""
+        assert eqn.op.lower is not None, "only ops with a lower rule come here"
+        ins = [self.at(v, mesh, s) for v, s in zip(eqn.invars, plan.ins)]
+        outs = eqn.op.lower(self, eqn, ins)
+        for k, (v, block) in enumerate(zip(eqn.outvars, outs)):
+            self.blocks[v] = self.finish(v, block, mesh, plan.outs[k], None, plan.outs[k])
+
+    def inlined(self, jaxpr: Jaxpr) -> Jaxpr:
+        """A body without nested calls."""
+        found = self.bodies.get(jaxpr)
+        if found is None:
+            found = self.bodies[jaxpr] = dead_code(inline(jaxpr))
+        return found
 
     def laid_results(self, eqn: Eqn, plan: Plan, mesh: AbstractMesh) -> tuple[Laid, ...]:
         return tuple(Laid(v.aval, NamedSharding(mesh, s)) for v, s in zip(eqn.outvars, plan.outs))

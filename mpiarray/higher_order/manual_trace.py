@@ -1,0 +1,214 @@
+"""The body of a shard_map on concrete arrays: every rank runs it once, on its own blocks.
+
+A `ManualTracer` is this instance's block and its type.  Ops are typed as everywhere (`core.infer`, with the manual axes) and then run at once on
+the block; only collectives communicate.  Where Explicit or Auto axes remain (partial manual), an op is a compiled program over the devices that
+share this instance's manual coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from mpiarray import comm
+from mpiarray.core.device import DeviceContext
+from mpiarray.core.infer import infer
+from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
+from mpiarray.core.op import Op
+from mpiarray.core.trace import Trace, Tracer, leaked, state
+from mpiarray.core.value import Literal, aval_of
+from mpiarray.errors import ConcretizationTypeError, TracerArrayConversionError, TracerBoolConversionError, TracerIntegerConversionError
+from mpiarray.higher_order.sub_mesh import SubMesh
+from mpiarray.numpy.array import Array
+from mpiarray.ops.manual import align
+from mpiarray.runtime.array import ArrayImpl
+from mpiarray.runtime.eager import compile_for, own_block
+from mpiarray.types.aval import ShapedArray
+from mpiarray.types.mesh import Device
+from mpiarray.types.partition_spec import PartitionSpec as P
+from mpiarray.types.sharding import NamedSharding
+
+
+class ManualTracer(Array, Tracer):
+    """One instance's block of a value, with its type.
+
+    block  this rank's numpy block (on partial manual meshes: of the instance's value, which lies by `spec` over the other axes)
+    """
+
+    __slots__ = ("aval", "block", "spec", "trace")
+
+    def __init__(self, trace: ManualTrace, aval: ShapedArray, block: Any, spec: P):
+        self.trace, self.aval, self.block, self.spec = trace, aval, block, spec
+
+    @property
+    def sharding(self) -> Any:
+        raise AttributeError(f"a value inside shard_map has no `.sharding`: it is one instance's block, of type {self.aval}. Use `jax.typeof(x)`.")
+
+    def _value(self) -> np.ndarray:
+        return self.trace.value_of(self)
+
+    def __str__(self) -> str:
+        return self.trace.text_of(self)
+
+    __repr__ = __str__
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+    def __bool__(self) -> bool:
+        if self.trace.check_vma and not self.aval.vma and self.aval.size == 1:
+            return bool(self._value().reshape(())[()])
+        raise TracerBoolConversionError(
+            f"Attempted boolean conversion of traced array with shape {self.aval.short()} inside shard_map: instances could disagree"
+            + (f", since it varies over {sorted(self.aval.vma)}" if self.aval.vma else "")
+            + ". Use `jnp.where` or `lax.cond`, or make it invariant with `lax.psum` or `lax.pmax`."
+        )
+
+    def _concretize(self, what: str) -> Any:
+        raise ConcretizationTypeError(
+            f"Abstract tracer value encountered where concrete value is expected: {what} of a value of type {self.aval.str_short()} inside shard_map. "
+            "Keep it an array, or return it and read it outside."
+        )
+
+    def __float__(self) -> float:
+        return self._concretize("`float()`")
+
+    def __int__(self) -> int:
+        return self._concretize("`int()`")
+
+    def __complex__(self) -> complex:
+        return self._concretize("`complex()`")
+
+    def item(self, *args: Any) -> Any:
+        return self._concretize("`.item()`")
+
+    def tolist(self) -> Any:
+        return self._concretize("`.tolist()`")
+
+    def __index__(self) -> int:
+        raise TracerIntegerConversionError(
+            f"The __index__() method was called on a value of type {self.aval.str_short()} inside shard_map. Use `lax.dynamic_slice`; "
+            "`lax.axis_size` is a plain int."
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        raise TracerArrayConversionError(
+            f"The numpy.ndarray conversion method __array__() was called on a value of type {self.aval.str_short()} inside shard_map. Use the "
+            "functions of `mpiarray.numpy` instead of numpy's."
+        )
+
+
+Entry = tuple[Callable[..., Any], tuple[ShapedArray, ...], tuple[P, ...]]
+_cache: dict[Any, Entry] = {}
+_CACHE_SIZE = 16384
+
+
+class ManualTrace(Trace):
+    """Evaluates a body on this rank's blocks."""
+
+    def __init__(self, mesh: Any, ids: tuple[int, ...], check_vma: bool, parent: Trace | None):
+        self.mesh, self.ids, self.check_vma, self.parent = mesh, ids, check_vma, parent
+        self.context = DeviceContext(ids, mesh, comm.rank())
+        self.sub = SubMesh.of(mesh, ids, comm.rank())
+        self.alive = True
+
+    def tracer(self, aval: ShapedArray, block: Any, spec: P | None = None) -> ManualTracer:
+        return ManualTracer(self, aval, block, aval.sharding.spec if spec is None else spec)
+
+    def lift(self, x: Any) -> ManualTracer | Literal:
+        """An operand from outside: closures over replicated values are invariant."""
+        if isinstance(x, ManualTracer):
+            if x.trace is self:
+                return x
+            if not x.trace.alive:
+                raise leaked(x, "the body of a shard_map")
+            return self.from_outer(x)
+        if isinstance(x, Literal):
+            return x
+        if isinstance(x, ArrayImpl):
+            return self.closed_over(x)
+        if isinstance(x, Tracer):
+            raise leaked(x, "the body of a shard_map")
+        aval = aval_of(x)
+        return self.tracer(ShapedArray(aval.shape, aval.dtype, aval.weak_type, NamedSharding(self.mesh, P(*(None,) * aval.ndim))), np.asarray(x, aval.dtype))
+
+    def from_outer(self, x: ManualTracer) -> ManualTracer:
+        aval = x.aval.update(sharding=NamedSharding(self.mesh, x.aval.sharding.spec))
+        return self.tracer(aval, x.block, x.spec)
+
+    def closed_over(self, x: ArrayImpl) -> ManualTracer:
+        x._check_alive()
+        if any(x.aval.sharding.spec.dims) or x.aval.unreduced:
+            raise NotImplementedError(
+                f"Closing over inputs to shard_map where the input is sharded on `Explicit` axes is not implemented: got {x.aval.str_short()}. Pass it as an argument."
+            )
+        aval = ShapedArray(x.shape, x.dtype, x.weak_type, NamedSharding(self.mesh, P(*(None,) * x.ndim)))
+        block = x._block if not any(x._placed.spec.dims) else None
+        if block is None:
+            raise NotImplementedError(f"shard_map: the body closes over {x.aval.str_short()}, which lies by {x._placed.spec}; pass it as an argument")
+        return self.tracer(aval, block)
+
+    def process(self, op: Op, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        values: list[Any] = [self.lift(a) for a in args]
+        if len(values) > 1:
+            values = list(align(op, values))
+            values = [self.lift(v) for v in values]
+        key = (op, tuple([(v.aval, v.spec) if type(v) is ManualTracer else v.aval for v in values]), tuple(params.items()), self.mesh, self.ids, self.check_vma)
+        entry = _cache.get(key)
+        if entry is None:
+            entry = self._prepare(op, values, params)
+            if len(_cache) >= _CACHE_SIZE:
+                _cache.clear()
+            _cache[key] = entry
+        run, avals, specs = entry
+        with np.errstate(all="ignore"):
+            found = run(*[v.block if type(v) is ManualTracer else v.val for v in values])
+        outs = [ManualTracer(self, a, own_block(b), s) for a, b, s in zip(avals, found, specs)]
+        return outs if op.multiple_results else outs[0]
+
+    def _prepare(self, op: Op, values: list[Any], params: dict[str, Any]) -> Entry:
+        avals = infer(op, [v.aval for v in values], params)
+        if self.sub is None or op.casts:
+            return self._direct(op, params), avals, tuple(a.sharding.spec for a in avals)
+        return self._partial(op, values, avals, params)
+
+    def _direct(self, op: Op, params: dict[str, Any]) -> Callable[..., Any]:
+        """Full manual: the op runs on the block as it is."""
+        if op.inlines:
+            raise NotImplementedError(f"{op.name} is run by its function on concrete values")
+        assert op.build is not None or op.impl is not None, f"{op.name} needs an impl or a build"
+        run = op.build(self.context, **params) if op.build is not None else partial(op.impl, **params) if params else op.impl
+        if op.multiple_results:
+            return run  # type: ignore[return-value]
+        return lambda *blocks: (run(*blocks),)  # type: ignore[misc]
+
+    def _partial(self, op: Op, values: list[Any], avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Entry:
+        """Partial manual: a compiled program over the devices that share the manual coordinates; collectives over manual axes run between their blocks."""
+        assert self.sub is not None, "only partial manual meshes come here"
+        if op.build is not None:
+            return self._direct(op, params), avals, tuple(v.spec for v in values[:1]) * len(avals)
+        args = [self.sub.placed(v.aval, v.spec if type(v) is ManualTracer else P()) for v in values]
+        invars = [Var(a.aval) for a in args]
+        with self.sub.context():
+            outs = infer(op, [v.aval for v in invars], params)
+            outvars = [Var(a) for a in outs]
+            jaxpr = ClosedJaxpr(Jaxpr((), invars, outvars, (Eqn(op, invars, outvars, params, state.abstract_mesh),), op.name))
+            run, found = compile_for(op.name, jaxpr, args, [None] * len(outs), self.sub.ids)
+        assert run is not None, "this rank is one of the instance's devices"
+        return run, avals, tuple(p.spec for p in found)
+
+    def value_of(self, x: ManualTracer) -> np.ndarray:
+        """The instance's value; over the remaining axes of a partial manual mesh it must be whole on each device."""
+        if any(x.spec.dims):
+            raise ConcretizationTypeError(f"the value of {x.aval.str_short()} lies on several devices; it cannot be read inside shard_map")
+        return np.asarray(x.block)
+
+    def text_of(self, x: ManualTracer) -> str:
+        """What `print` shows on this rank: the device, its coordinates, and its block."""
+        names = ", ".join(str(n) for n in self.mesh.manual_axes)
+        coords = tuple(self.context.coords[n] for n in self.mesh.manual_axes)
+        rank = self.ids[self.context.position]
+        return f"On {Device(rank)} at mesh coordinates ({names},) = {coords}:\n{x.block}\n"

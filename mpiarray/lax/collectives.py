@@ -1,0 +1,381 @@
+"""Collectives for the bodies of `shard_map`: psum, all_gather, psum_scatter, all_to_all, ppermute and their kin.
+
+`axis_name` is a manual mesh axis or a tuple of them.  The group of an instance are those that differ from it only along these axes,
+its index counts the first axis most.  Every instance of the group must call, in the same order; each call is one MPI
+operation per leaf (sums: one per dtype).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpiarray.core.plan import axes_size, mesh_order
+from mpiarray.core.trace import state
+from mpiarray.core.value import Value, aval_of, literal
+from mpiarray.numpy.promotion import cast
+from mpiarray.ops import collectives as ops
+from mpiarray.ops import manual
+from mpiarray.types import dtypes, tree
+from mpiarray.types.aval import ShapedArray
+
+AxisName = Any
+Groups = Any
+
+__all__ = [
+    "all_gather", "all_to_all", "axis_index", "axis_size", "pbroadcast", "pcast", "pmax", "pmean", "pmin", "ppermute", "pshuffle", "psum",
+    "psum_scatter", "pswapaxes", "pvary",
+]  # fmt: skip
+
+
+def bound_axes(axis_name: AxisName, what: str) -> tuple[str, ...]:
+    """The axes as a tuple; NameError for those that no enclosing shard_map makes manual."""
+    names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    known = state.abstract_mesh.manual_axes
+    for name in names:
+        if name not in known:
+            raise NameError(f"unbound axis name: {name}. Found an unbound axis name in {what}; the manual axes here are {tuple(known)}")
+    if len(set(names)) != len(names):
+        raise ValueError(f"{what}: axis names {names} must be different")
+    return names
+
+
+def _size(axes: Sequence[str]) -> int:
+    return axes_size(state.abstract_mesh, axes)
+
+
+def _ordered(axes: Any) -> tuple[str, ...]:
+    return mesh_order(state.abstract_mesh, axes)
+
+
+def axis_size(axis_name: AxisName) -> int:
+    """The number of instances along an axis (or several): a Python int."""
+    return _size(bound_axes(axis_name, "axis_size"))
+
+
+def axis_index(axis_name: AxisName) -> Any:
+    """This instance's index along an axis (or several, the first most significant): an int32 scalar that varies over it."""
+    axes = bound_axes(axis_name, "axis_index")
+    return ops.axis_index(axis_name=axes if len(axes) > 1 else axes[0])
+
+
+# -- what a value is along axes --------------------------------------------------------------------------
+
+
+def _state_of(aval: ShapedArray, axis: str) -> str:
+    kinds = aval.manual
+    if axis in kinds.varying:
+        return "varying"
+    return "unreduced" if axis in kinds.unreduced else "reduced" if axis in kinds.reduced else "invarying"
+
+
+def _one_state(aval: ShapedArray, axes: Sequence[str], what: str) -> str:
+    found = {_state_of(aval, a) for a in axes}
+    if len(found) > 1:
+        raise ValueError(
+            f"{what} can only accept axis_name which corresponds to one of varying, unreduced, reduced or invarying state of the input. Got {tuple(axes)} in "
+            f"states {tuple(_state_of(aval, a) for a in axes)} for type {aval.str_short()}. Use `jax.lax.pcast` on the odd ones first."
+        )
+    return found.pop() if found else "varying"
+
+
+def vary(x: Any, axes: Sequence[str]) -> Any:
+    """`x`, cast to vary over axes where it does not yet."""
+    if not state.check_vma:
+        return x
+    missing = _ordered(a for a in axes if _state_of(aval_of(x), a) == "invarying")
+    return manual.pvary(x, axes=missing) if missing else x
+
+
+def pcast(x: Any, axis_name: AxisName, *, to: str) -> Any:
+    """`x` (or a tree) with another state along axes: `to` is 'varying', 'unreduced' or 'reduced'.  Free at run time.
+
+    invariant -> varying or reduced, varying -> unreduced, reduced -> varying; all else raises ValueError.
+    """
+    if isinstance(axis_name, (set, frozenset)):
+        raise TypeError(f"axis_name must be a tuple or a str in pcast. Got {axis_name!r}: sets have no order")
+    if to not in ("varying", "reduced", "unreduced"):
+        raise ValueError(f"Got unexpected `to` value {to!r} for pcast: expected 'varying', 'reduced' or 'unreduced'")
+    axes = bound_axes(axis_name, "pcast")
+    return tree.map(lambda leaf: _pcast(leaf, axes, to), x)
+
+
+_CASTS: dict[tuple[str, str], Any] = {
+    ("invarying", "varying"): manual.pvary,
+    ("invarying", "reduced"): manual.preduced,
+    ("varying", "unreduced"): manual.vary_unreduced_cast,
+    ("reduced", "varying"): manual.reduced_vary_cast,
+}
+
+
+def _pcast(x: Any, axes: tuple[str, ...], to: str) -> Any:
+    if not axes:
+        return x
+    if not state.check_vma and to == "varying":
+        return x
+    x = x if isinstance(x, Value) else _as_value(x)
+    have = _one_state(aval_of(x), axes, "pcast")
+    op = _CASTS.get((have, to))
+    if op is None:
+        raise ValueError(f"Unsupported pcast from={have}, to={to!r} over {axes} for type {aval_of(x).str_short()}")
+    return op(x, axes=_ordered(axes))
+
+
+def pvary(x: Any, axis_name: AxisName) -> Any:
+    """`pcast(x, axis_name, to='varying')`."""
+    return pcast(x, axis_name, to="varying")
+
+
+def _as_value(x: Any) -> Any:
+    aval = aval_of(x)
+    return literal(x, aval.dtype, aval.weak_type) if not aval.ndim else x
+
+
+def _refuse_sums(x: Any, axes: Sequence[str], what: str) -> None:
+    aval = aval_of(x)
+    found = [a for a in axes if _state_of(aval, a) in ("unreduced", "reduced")]
+    if found:
+        raise ValueError(f"{what} cannot accept args which are unreduced or reduced over {found}: got {aval.str_short()}. Use psum or psum_scatter.")
+
+
+# -- groups -------------------------------------------------------------------------------------------------
+
+
+def _groups(groups: Groups, axes: tuple[str, ...], what: str, *, equal: bool = True) -> Any:
+    """axis_index_groups as a tuple of tuples, checked: a partition of the indices, of equal sizes where these matter."""
+    if groups is None:
+        return None
+    if len(axes) != 1:
+        raise ValueError(f"{what}: axis_index_groups needs a single axis name, got {axes}")
+    found = tuple(tuple(int(i) for i in g) for g in groups)
+    if sorted(i for g in found for i in g) != list(range(_size(axes))):
+        raise ValueError(f"{what}: axis_index_groups {found} must cover all indices exactly once: 0..{_size(axes) - 1}")
+    if equal and len({len(g) for g in found}) > 1:
+        raise ValueError(f"{what}: the groups of axis_index_groups must have equal sizes, got {found}")
+    return found
+
+
+def _grouped_needs_no_check(groups: Groups, what: str) -> None:
+    if groups is not None and state.check_vma:
+        raise NotImplementedError(f"axis_index_groups is not supported in {what} with check_vma=True: its result varies between the groups. Use check_vma=False.")
+
+
+# -- reductions -----------------------------------------------------------------------------------------------
+
+
+def psum(x: Any, axis_name: AxisName, *, axis_index_groups: Groups = None) -> Any:
+    """The sum over the instances along axes, the same on all of them.  Bools count as int32; Python and numpy constants need no message."""
+    axes = bound_axes(axis_name, "psum")
+    groups = _groups(axis_index_groups, axes, "psum", equal=False)
+    _grouped_needs_no_check(groups, "psum")
+    return tree.map(lambda leaf: _psum(leaf, axes, groups), x)
+
+
+def _psum(x: Any, axes: tuple[str, ...], groups: Groups) -> Any:
+    if not axes:
+        return x
+    if not isinstance(x, Value):
+        if groups is not None and len({len(g) for g in groups}) > 1:
+            raise ValueError(f"psum of a constant needs groups of equal sizes, got {groups}")
+        count = len(groups[0]) if groups is not None else _size(axes)
+        if isinstance(x, bool):
+            x = int(x)
+        if isinstance(x, (np.ndarray, np.generic)) and x.dtype == bool:
+            x = x.astype(np.int32)
+        return x * count
+    if dtypes.is_bool(aval_of(x).dtype):
+        x = cast(x, dtypes.default_dtype(int))
+    if not state.check_vma:
+        return ops.psum(x, axes=axes, axis_index_groups=groups)
+    have = _one_state(aval_of(x), axes, "psum")
+    if have == "unreduced":
+        return manual.unreduced_psum(x, axes=axes)
+    if have == "reduced":
+        raise ValueError(f"psum cannot accept args which are reduced: got {aval_of(x).str_short()} over {axes}")
+    return manual.psum_invariant(vary(x, axes), axes=axes)
+
+
+def pmean(x: Any, axis_name: AxisName, *, axis_index_groups: Groups = None) -> Any:
+    """The mean over the instances along axes; of integers in float32."""
+    axes = bound_axes(axis_name, "pmean")
+    groups = _groups(axis_index_groups, axes, "pmean")
+    _grouped_needs_no_check(groups, "pmean")
+    count = len(groups[0]) if groups is not None else _size(axes)
+
+    def mean(leaf: Any) -> Any:
+        if not isinstance(leaf, Value):
+            return leaf
+        total = _psum(leaf, axes, groups)
+        dtype = aval_of(total).dtype
+        if not dtypes.is_inexact(dtype):
+            total = cast(total, dtypes.to_inexact(dtype))
+        return total / count  # type: ignore[operator]
+
+    return tree.map(mean, x)
+
+
+def _extreme(op: Any, what: str) -> Callable[..., Any]:
+    def call(x: Any, axis_name: AxisName, *, axis_index_groups: Groups = None) -> Any:
+        axes = bound_axes(axis_name, what)
+        groups = _groups(axis_index_groups, axes, what, equal=False)
+        _grouped_needs_no_check(groups, what)
+        return tree.map(lambda leaf: _one_extreme(op, leaf, axes, groups, what), x)
+
+    call.__name__ = call.__qualname__ = what
+    call.__doc__ = f"The {'largest' if what == 'pmax' else 'smallest'} value over the instances along axes, element by element; a NaN wins."
+    return call
+
+
+def _one_extreme(op: Any, x: Any, axes: tuple[str, ...], groups: Groups, what: str) -> Any:
+    if not isinstance(x, Value) or not axes:
+        return x
+    _refuse_sums(x, axes, what)
+    return op(vary(x, axes), axes=axes, axis_index_groups=groups)
+
+
+pmax = _extreme(ops.pmax, "pmax")
+pmin = _extreme(ops.pmin, "pmin")
+
+
+# -- gathers and exchanges ----------------------------------------------------------------------------------------
+
+
+def all_gather(
+    x: Any, axis_name: AxisName, *, axis_index_groups: Groups = None, axis: int = 0, tiled: bool = False, to: str = "varying"
+) -> Any:
+    """The blocks of all instances along axes: stacked in a new dim `axis`, or side by side along it (`tiled`).
+
+    to: 'varying'; 'invarying', which types the result as equal on all; 'reduced', whose cotangent is unreduced.
+    """
+    if to not in ("varying", "invarying", "reduced"):
+        raise ValueError(f"Got unexpected `to` value {to!r} for `jax.lax.all_gather`: expected 'varying', 'invarying' or 'reduced'")
+    axes = bound_axes(axis_name, "all_gather")
+    groups = _groups(axis_index_groups, axes, "all_gather")
+    return tree.map(lambda leaf: _all_gather(leaf, axes, groups, axis, tiled, to), x)
+
+
+def _all_gather(x: Any, axes: tuple[str, ...], groups: Groups, axis: int, tiled: bool, to: str) -> Any:
+    if not axes:
+        return x
+    x = x if isinstance(x, Value) else _as_value(x)
+    aval = aval_of(x)
+    _refuse_sums(x, axes, "all_gather")
+    size = len(groups[0]) if groups is not None else _size(axes)
+    ndim = aval.ndim if tiled else aval.ndim + 1
+    if not -ndim <= axis < ndim:
+        raise ValueError(f"all_gather: axis {axis} is out of bounds for {aval.str_short()} with tiled={tiled}")
+    params = {"all_gather_dimension": axis % ndim, "axis_name": axes, "axis_size": size, "axis_index_groups": groups, "tiled": tiled}
+    if not state.check_vma or to == "varying":
+        return ops.all_gather(vary(x, axes), **params)
+    if to == "reduced":
+        if any(_state_of(aval, a) != "varying" for a in axes):
+            raise ValueError(f"all_gather with to='reduced' only accepts inputs that are varying over {axes}: got {aval.str_short()}")
+        return manual.all_gather_reduced(x, **params)
+    return manual.all_gather_invariant(vary(x, axes), **params)
+
+
+def psum_scatter(
+    x: Any, axis_name: AxisName, *, scatter_dimension: int = 0, axis_index_groups: Groups = None, tiled: bool = False
+) -> Any:
+    """The sum over the instances along axes, of which each keeps its part along `scatter_dimension` (which goes unless `tiled`)."""
+    axes = bound_axes(axis_name, "psum_scatter")
+    groups = _groups(axis_index_groups, axes, "psum_scatter")
+    return tree.map(lambda leaf: _psum_scatter(leaf, axes, groups, scatter_dimension, tiled), x)
+
+
+def _psum_scatter(x: Any, axes: tuple[str, ...], groups: Groups, dimension: int, tiled: bool) -> Any:
+    if not axes:
+        return x
+    x = x if isinstance(x, Value) else _as_value(x)
+    if dtypes.is_bool(aval_of(x).dtype):
+        x = cast(x, dtypes.default_dtype(int))
+    aval = aval_of(x)
+    size = len(groups[0]) if groups is not None else _size(axes)
+    params = {
+        "scatter_dimension": dimension % max(aval.ndim, 1), "axis_name": axes, "axis_size": size, "axis_index_groups": groups, "tiled": tiled,
+    }  # fmt: skip
+    have = _one_state(aval, axes, "psum_scatter") if state.check_vma else "varying"
+    if have == "unreduced":
+        return manual.unreduced_reduce_scatter(x, **params)
+    if have == "reduced":
+        raise ValueError(f"psum_scatter cannot accept args which are reduced: got {aval.str_short()} over {axes}")
+    return ops.reduce_scatter(vary(x, axes), **params)
+
+
+def all_to_all(
+    x: Any, axis_name: AxisName, split_axis: int, concat_axis: int, *, axis_index_groups: Groups = None, tiled: bool = False
+) -> Any:
+    """Part k of each instance's block along `split_axis` goes to instance k, which puts what it gets together along `concat_axis`."""
+    axes = bound_axes(axis_name, "all_to_all")
+    groups = _groups(axis_index_groups, axes, "all_to_all")
+    return tree.map(lambda leaf: _all_to_all(leaf, axes, groups, split_axis, concat_axis, tiled), x)
+
+
+def _all_to_all(x: Any, axes: tuple[str, ...], groups: Groups, split_axis: int, concat_axis: int, tiled: bool) -> Any:
+    if not axes:
+        return x
+    x = x if isinstance(x, Value) else _as_value(x)
+    aval = aval_of(x)
+    _refuse_sums(x, axes, "all_to_all")
+    for name, axis in (("split_axis", split_axis), ("concat_axis", concat_axis)):
+        if not -aval.ndim <= axis < aval.ndim:
+            raise ValueError(f"all_to_all: {name} {axis} is out of bounds for {aval.str_short()}")
+    size = len(groups[0]) if groups is not None else _size(axes)
+    return ops.all_to_all(
+        vary(x, axes), axis_name=axes if len(axes) > 1 else axes[0], split_axis=split_axis % aval.ndim, concat_axis=concat_axis % aval.ndim,
+        axis_index_groups=groups, tiled=tiled, axis_size=size,
+    )  # fmt: skip
+
+
+def ppermute(x: Any, axis_name: AxisName, perm: Sequence[tuple[int, int]]) -> Any:
+    """The block of `source` on `destination` for each pair of `perm`; zeros where nothing arrives.
+
+    Several axes number the group in mesh order, whatever their order here.
+    """
+    axes = bound_axes(axis_name, "ppermute")
+    pairs = _checked_pairs(perm, _size(axes))
+    return tree.map(lambda leaf: _ppermute(leaf, axes, pairs), x)
+
+
+def _checked_pairs(perm: Sequence[tuple[int, int]], n: int) -> tuple[tuple[int, int], ...]:
+    pairs = []
+    for s, d in perm:
+        s, d = int(s), int(d)
+        if not (-n <= s < n and -n <= d < n):
+            raise ValueError(f"ppermute: the pair {(s, d)} is out of range for {n} instances")
+        pairs.append((s % n, d % n))
+    sources, targets = [s for s, _ in pairs], [d for _, d in pairs]
+    if len(set(sources)) != len(sources) or len(set(targets)) != len(targets):
+        raise ValueError(f"ppermute sources and destinations must be unique, got {list(perm)}")
+    return tuple(pairs)
+
+
+def _ppermute(x: Any, axes: tuple[str, ...], pairs: tuple[tuple[int, int], ...]) -> Any:
+    if not axes:
+        return x
+    x = x if isinstance(x, Value) else _as_value(x)
+    _refuse_sums(x, axes, "ppermute")
+    return ops.ppermute(vary(x, axes), axis_name=axes, perm=pairs)
+
+
+def pshuffle(x: Any, axis_name: AxisName, perm: Sequence[int]) -> Any:
+    """The block of instance `perm[k]` on instance k; `perm` is a permutation."""
+    axes = bound_axes(axis_name, "pshuffle")
+    if sorted(int(p) for p in perm) != list(range(_size(axes))):
+        raise ValueError(f"pshuffle: `perm` does not represent a permutation of {_size(axes)} instances: {list(perm)}")
+    return ppermute(x, axis_name, [(int(p), k) for k, p in enumerate(perm)])
+
+
+def pswapaxes(x: Any, axis_name: AxisName, axis: int, *, axis_index_groups: Groups = None) -> Any:
+    """Swap a mesh axis with a dim of its size."""
+    return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
+
+
+def pbroadcast(x: Any, axis_name: AxisName, source: int) -> Any:
+    """The block of instance `source` on all instances."""
+    axes = bound_axes(axis_name, "pbroadcast")
+    if not 0 <= source < _size(axes):
+        raise ValueError(f"pbroadcast: source {source} is out of range for {_size(axes)} instances")
+    return tree.map(lambda leaf: manual.pbroadcast(vary(leaf, axes), axis_name=axes, source=source), x)
