@@ -9,6 +9,7 @@ import numpy as _np
 
 from mpiarray.numpy.arithmetic import *
 from mpiarray.numpy.array import Array as ndarray
+from mpiarray.numpy.bit_packing import *
 from mpiarray.numpy.choices import *
 from mpiarray.numpy.comparison import *
 from mpiarray.numpy.complex_numbers import *
@@ -18,9 +19,11 @@ from mpiarray.numpy.editing import *
 from mpiarray.numpy.einsum import *
 from mpiarray.numpy.elementary import *
 from mpiarray.numpy.equality import *
+from mpiarray.numpy.histograms import *
 from mpiarray.numpy.manipulation import *
 from mpiarray.numpy.matrices import *
 from mpiarray.numpy.nan_reductions import *
+from mpiarray.numpy.nonzeros import *
 from mpiarray.numpy.padding import *
 from mpiarray.numpy.positions import *
 from mpiarray.numpy.products import *
@@ -30,7 +33,10 @@ from mpiarray.numpy.ranges import *
 from mpiarray.numpy.reductions import *
 from mpiarray.numpy.scalar_types import *
 from mpiarray.numpy.scalar_types import bool_ as bool
+from mpiarray.numpy.sets import *
 from mpiarray.numpy.sorting import *
+from mpiarray.numpy.statistics import *
+from mpiarray.numpy.taking import *
 from mpiarray.numpy.ufunc_class import *
 from mpiarray.numpy.ufuncs import *
 from mpiarray.numpy.vectorize import *

@@ -21,10 +21,12 @@ from mpiarray.numpy import (
     indexing,
     manipulation,
     matrices,
+    nonzeros,
     positions,
     products,
     reductions,
     sorting,
+    taking,
 )
 from mpiarray.numpy.promotion import ARRAY_LIKE
 from mpiarray.types.aval import ShapedArray
@@ -105,6 +107,21 @@ class Array(Value):
     def at(self) -> indexing.At:
         """`x.at[index].set(v)`, `.add(v)`, ...: a copy with some elements changed."""
         return indexing.At(self)
+
+    def take(
+        self, indices: Any, axis: int | None = None, out: None = None, mode: str | None = None, unique_indices: bool = False,
+        indices_are_sorted: bool = False, fill_value: Any = None,
+    ) -> Any:  # fmt: skip
+        """The slices at integer indices along `axis` (None: elements of the flattened array)."""
+        return taking.take(self, indices, axis, out, mode, unique_indices, indices_are_sorted, fill_value)
+
+    def nonzero(self, *, size: int | None = None, fill_value: Any = None) -> tuple[Any, ...]:
+        """The indices of elements that are not zero, one array per dim."""
+        return nonzeros.nonzero(self, size=size, fill_value=fill_value)
+
+    def compress(self, condition: Any, axis: int | None = None, *, size: int | None = None, fill_value: Any = 0, out: None = None) -> Any:
+        """The slices along `axis` where the 1-D condition holds."""
+        return nonzeros.compress(condition, self, axis, size=size, fill_value=fill_value, out=out)
 
     # -- operators ----------------------------------------------------------------------------------
 

@@ -39,7 +39,8 @@ def host_value(name: str, x: Any, hint: str) -> np.ndarray:
     replicated_or_raise(name, aval, f"Input should be fully replicated when axis is not specified to cumsum or {name}")
     if isinstance(x, Tracer):
         raise ConcretizationTypeError(
-            f"Abstract tracer value encountered where concrete value is expected: traced array with shape {aval.str_short()}. {hint}"
+            "Abstract tracer value encountered where concrete value is expected: traced array with shape "
+            f"{aval.str_short()}. {hint}"
         )
     return np.asarray(x)
 
@@ -52,7 +53,8 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     """The indices of elements that are not zero, one int32 array per dim.
 
     size: how many to return; more are left out, missing ones are `fill_value` (default 0), a number or one per dim.
-    Raises ConcretizationTypeError for tracers without `size`, ShardingTypeError for sharded arrays, ValueError for scalars.
+    Raises ConcretizationTypeError for tracers without `size`, ShardingTypeError for sharded arrays, ValueError for
+    scalars.
     """
     (x,) = operands("nonzero", a)
     aval = aval_of(x)
@@ -155,7 +157,8 @@ def compress(
     if n > m:
         if not isinstance(condition, Tracer) and np.asarray(condition)[m:].any():
             raise ValueError(
-                f"condition contains entries that are out of bounds: got {aval_of(condition).str_short()} for a dim of size {m}"
+                f"condition contains entries that are out of bounds: got {aval_of(condition).str_short()} for a dim "
+                f"of size {m}"
             )
         condition = read(condition, slice(0, m))
     elif n < m:

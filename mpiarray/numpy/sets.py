@@ -31,8 +31,8 @@ from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 
 __all__ = [
-    "intersect1d", "isin", "setdiff1d", "setxor1d", "union1d", "unique", "unique_all", "unique_counts", "unique_inverse",
-    "unique_values",
+    "intersect1d", "isin", "setdiff1d", "setxor1d", "union1d", "unique", "unique_all", "unique_counts",
+    "unique_inverse", "unique_values",
 ]  # fmt: skip
 
 
@@ -302,7 +302,7 @@ def setdiff1d(
 def setxor1d(
     ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
 ) -> Any:
-    """The elements that exactly one of the arrays has, sorted.  With `size`, missing ones are `fill_value` (the first)."""
+    """The elements that exactly one array has, sorted; with `size`, missing ones are `fill_value` (the first)."""
     a, b = _pair("setxor1d", ar1, ar2, size)
     both = concatenate([a, b])
     if not aval_of(both).shape[0]:

@@ -14,6 +14,7 @@ from mpiarray.numpy.arithmetic import remainder
 from mpiarray.numpy.choices import clip, where_op
 from mpiarray.numpy.host import as_array
 from mpiarray.numpy.manipulation import one
+from mpiarray.numpy.nonzeros import nonzero
 from mpiarray.numpy.promotion import broadcast_operands, cast, operands, promote_dtypes
 from mpiarray.ops.bits import or_
 from mpiarray.ops.comparison import ge, lt
@@ -30,7 +31,11 @@ def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None =
 
     Arrays of one shape must have one sharding, the condition's included (ShardingTypeError); scalars and operands that are
     broadcast take the joined one.
+
+    With one argument: `nonzero(condition, size=size, fill_value=fill_value)`.
     """
+    if x is None and y is None:
+        return nonzero(condition, size=size, fill_value=fill_value)
     if size is not None or fill_value is not None:
         raise ValueError("size and fill_value arguments cannot be used in three-term where function.")
     return where_op(condition, x, y)
