@@ -7,6 +7,8 @@ Each module says in `__all__` which names it contributes.
 
 import numpy as _np
 
+from mpiarray.numpy import fft, linalg
+
 from mpiarray.numpy.arithmetic import *
 from mpiarray.numpy.array import Array as ndarray
 from mpiarray.numpy.bit_packing import *
@@ -25,6 +27,7 @@ from mpiarray.numpy.matrices import *
 from mpiarray.numpy.nan_reductions import *
 from mpiarray.numpy.nonzeros import *
 from mpiarray.numpy.padding import *
+from mpiarray.numpy.polynomials import *
 from mpiarray.numpy.positions import *
 from mpiarray.numpy.products import *
 from mpiarray.numpy.quantiles import *
@@ -41,6 +44,7 @@ from mpiarray.numpy.ufunc_class import *
 from mpiarray.numpy.ufuncs import *
 from mpiarray.numpy.vectorize import *
 from mpiarray.numpy.where import *
+from mpiarray.numpy.windows import *
 
 pi, e, euler_gamma, inf, nan, newaxis = _np.pi, _np.e, _np.euler_gamma, _np.inf, _np.nan, None
 
