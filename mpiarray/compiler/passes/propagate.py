@@ -94,6 +94,9 @@ def checked_plan(eqn: Eqn, mesh: AbstractMesh, held: Sequence[P], placed: P | No
             raise NotImplementedError(f"{eqn.op.name} cannot be told where its result goes")
         if plan.local is not None:  # a local program reads the equation's parameters, so that it must see this one
             plan = replace(plan, local=_told(plan.local, {_placing(eqn): params[_placing(eqn)]}))
+    for a, spec in zip(eqn.invars, plan.ins):
+        if has_duplicates(spec.dims):
+            raise DuplicateSpecError(f"{eqn.op.name} would want {a.aval.short()} at the spec {spec}")
     for v, spec in zip(eqn.outvars, plan.result or plan.outs):
         if has_duplicates(spec.dims):
             raise DuplicateSpecError(f"{eqn.op.name} would give {v.aval.short()} the spec {spec}")
