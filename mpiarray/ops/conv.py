@@ -76,7 +76,7 @@ def conv_dimension_numbers(ndim: int, dimension_numbers: Any) -> ConvDimensionNu
 # -- the type --------------------------------------------------------------------------------------
 
 
-def _conv_type(
+def conv_type(
     x: ShapedArray,
     w: ShapedArray,
     *,
@@ -168,7 +168,7 @@ def _conv_plan(avals: tuple[ShapedArray, ...], **params: Any) -> Plan:
     numbers: ConvDimensionNumbers = params["dimension_numbers"]
     out_sharding: NamedSharding | None = params["out_sharding"]
     mesh = x.sharding.mesh if out_sharding is None else out_sharding.mesh
-    shape = _Roles.of(_conv_type(x, w, **params).shape, numbers.out_spec)
+    shape = _Roles.of(conv_type(x, w, **params).shape, numbers.out_spec)
     sizes = _Roles.of(x.shape, numbers.lhs_spec)
     lhs, rhs = _Roles.of(dims_of(x), numbers.lhs_spec), _Roles.of(dims_of(w), numbers.rhs_spec)
     if out_sharding is None:
@@ -450,7 +450,7 @@ def _conv_sums(op: Op, sums: list[PartialSums], avals: tuple[ShapedArray, ...], 
 
 conv_general_dilated = define(
     "conv_general_dilated",
-    type_rule=_conv_type,
+    type_rule=conv_type,
     plan=_conv_plan,
     impl=_conv_impl,
     jvp=by_argument(_by_lhs, _by_rhs),
