@@ -13,11 +13,11 @@ import numpy as np
 
 from mpiarray.core.value import Value, aval_of
 from mpiarray.numpy.host import as_array
-from mpiarray.numpy.promotion import cast, join, operands, promote, promote_dtypes, promote_inexact, promote_numeric, promote_ranks, promote_to_inexact
+from mpiarray.numpy.promotion import cast, join, operands, promote, promote_dtypes, promote_inexact, promote_numeric, promote_ranks, promote_strong, promote_to_inexact
 from mpiarray.ops import arithmetic as ops
 from mpiarray.ops import bits, comparison, complex_parts, divisors
 from mpiarray.ops.common import const_like
-from mpiarray.ops.select import select_n
+from mpiarray.ops.select import select_n, where
 from mpiarray.types import dtypes
 
 __all__ = [
@@ -69,11 +69,22 @@ def floor_divide(x1: Any, x2: Any, /) -> Any:
     if dtypes.is_unsigned(dtype):
         return ops.div(x, y)
     if dtypes.is_int(dtype):
-        quotient = ops.div(x, y)
-        inexact = comparison.ne(ops.rem(x, y), const_like(x, 0))
-        down = bits.and_(comparison.ne(complex_parts.sign(x), complex_parts.sign(y)), inexact)
-        return select_n(down, quotient, ops.sub(quotient, const_like(quotient, 1)))
+        return _floor_divide(x, y)
     return _divmod_of_floats(x, y)[0]
+
+
+def _floor_divide(x: Any, y: Any) -> Any:
+    quotient = ops.div(x, y)
+    inexact = comparison.ne(ops.rem(x, y), const_like(x, 0))
+    down = bits.and_(comparison.ne(complex_parts.sign(x), complex_parts.sign(y)), inexact)
+    return select_n(down, quotient, ops.sub(quotient, const_like(quotient, 1)))
+
+
+def _nonzero_divisor(x: Any) -> Any:
+    """An integer divisor with 1 for 0: remainders by 0 are 0, as in numpy."""
+    if not dtypes.is_int(aval_of(x).dtype):
+        return x
+    return where(comparison.eq(x, const_like(x, 0)), const_like(x, 1), x, aval_of(x))
 
 
 def remainder(x1: Any, x2: Any, /) -> Any:
@@ -85,7 +96,7 @@ mod = remainder
 
 
 def _remainder(x: Any, y: Any) -> Any:
-    zero = const_like(x, 0)
+    zero, y = const_like(x, 0), _nonzero_divisor(y)
     rest = ops.rem(x, y)
     if dtypes.is_unsigned(aval_of(x).dtype):
         return rest
@@ -100,20 +111,23 @@ def _divmod_of_floats(x: Any, y: Any) -> tuple[Any, Any]:
     wrong_sign = bits.and_(comparison.ne(rest, const_like(rest, 0)), comparison.ne(complex_parts.sign(y), complex_parts.sign(rest)))
     rest = select_n(wrong_sign, rest, ops.add(rest, y))
     quotient = select_n(wrong_sign, quotient, ops.sub(quotient, const_like(quotient, 1)))
-    return ops.round_(quotient, rounding_method=0), rest
+    infinite = comparison.eq(y, const_like(y, 0))
+    quotient = where(infinite, ops.div(x, y), ops.round_(quotient, rounding_method=0), aval_of(quotient))
+    return quotient, rest
 
 
 def divmod(x1: Any, x2: Any, /) -> tuple[Any, Any]:
     """`(floor_divide(x1, x2), remainder(x1, x2))`."""
     x, y = _numeric("divmod", x1, x2)
     if dtypes.is_int(aval_of(x).dtype):
-        return floor_divide(x, y), _remainder(x, y)
+        return ops.div(x, y) if dtypes.is_unsigned(aval_of(x).dtype) else _floor_divide(x, y), _remainder(x, y)
     return _divmod_of_floats(x, y)
 
 
 def fmod(x1: Any, x2: Any, /) -> Any:
     """Remainder of the quotient that is rounded towards zero: it has the sign of `x1`."""
-    return ops.rem(*_numeric("fmod", x1, x2))
+    x, y = _numeric("fmod", x1, x2)
+    return ops.rem(x, _nonzero_divisor(y))
 
 
 # -- powers --------------------------------------------------------------------------------------------
@@ -262,7 +276,7 @@ fix = trunc
 def rint(x: Any, /) -> Any:
     """The nearest whole number, in floating point; half-way cases go to the even one."""
     (x,) = operands("rint", x)
-    (x,) = promote_inexact(x)
+    (x,) = promote_inexact(x) if dtypes.is_inexact(aval_of(x).dtype) else promote_strong("rint", x)
     if dtypes.is_complex(aval_of(x).dtype):
         return complex_parts.complex_(rint(complex_parts.real(x)), rint(complex_parts.imag(x)))
     return ops.round_(x, rounding_method=1)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from mpiarray.core.value import aval_of
-from mpiarray.numpy.comparison import isnan, truth
+from mpiarray.numpy.comparison import greater, isnan, less, truth
 from mpiarray.numpy.host import as_array
-from mpiarray.numpy.promotion import broadcast_operands, cast, join, operands, promote, promote_dtypes, promote_to_inexact
+from mpiarray.numpy.promotion import broadcast_operands, cast, join, operands, promote, promote_dtypes, promote_strong_unless_weak
 from mpiarray.ops import arithmetic, bits, comparison, complex_parts
 from mpiarray.ops.common import const_like
 from mpiarray.ops.select import select_n
@@ -80,12 +80,12 @@ def _ignoring_nan(name: str, x1: Any, x2: Any, better: Any) -> Any:
 
 def fmax(x1: Any, x2: Any) -> Any:
     """The larger of two numbers; where one is NaN, the other."""
-    return _ignoring_nan("fmax", x1, x2, comparison.gt)
+    return _ignoring_nan("fmax", x1, x2, greater)
 
 
 def fmin(x1: Any, x2: Any) -> Any:
     """The smaller of two numbers; where one is NaN, the other."""
-    return _ignoring_nan("fmin", x1, x2, comparison.lt)
+    return _ignoring_nan("fmin", x1, x2, less)
 
 
 def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Any:
@@ -108,9 +108,9 @@ def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Any:
 
 def heaviside(x1: Any, x2: Any, /) -> Any:
     """0 for negative `x1`, 1 for positive, `x2` at 0, NaN for NaN."""
-    x, y = join("heaviside", *promote_to_inexact("heaviside", x1, x2))
+    x, y = join("heaviside", *promote_strong_unless_weak("heaviside", x1, x2))
     if dtypes.is_complex(aval_of(x).dtype):
-        raise ValueError(f"jnp.heaviside is not supported for complex inputs, got {aval_of(x).str_short()}")
+        raise TypeError(f"jnp.heaviside is not supported for complex inputs, got {aval_of(x).str_short()}")
     zero, one, aval = const_like(x, 0), const_like(x, 1), aval_of(x)
     out = choose_like(comparison.gt(x, zero), one, y, aval)
     out = choose_like(comparison.lt(x, zero), zero, out, aval)
@@ -126,6 +126,7 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     if dtypes.is_complex(dtype):
         parts = (complex_parts.real(x), complex_parts.imag(x))
         return complex_parts.complex_(*(nan_to_num(p, copy, nan, posinf, neginf) for p in parts))
+    x = cast(x, dtype)
     info = dtypes.finfo(dtype)
     posinf = float(info.max) if posinf is None else posinf
     neginf = float(info.min) if neginf is None else neginf
@@ -145,7 +146,9 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Any:
     (x,) = operands("round", a)
     decimals = operator.index(decimals)
     dtype = aval_of(x).dtype
-    if dtypes.is_int(dtype) or dtypes.is_bool(dtype):
+    if dtypes.is_bool(dtype):
+        raise ValueError(f"round: dtype bool has no digits, got {aval_of(x).str_short()}")
+    if dtypes.is_int(dtype):
         if decimals < 0:
             raise NotImplementedError("integer np.round not implemented for decimals < 0")
         return as_array(x)

@@ -113,6 +113,8 @@ invert = bitwise_invert = bitwise_not
 def bitwise_count(x: Any, /) -> Any:
     """How many bits of the absolute value are 1, as uint8."""
     (x,) = promote_dtypes(*operands("bitwise_count", x))
+    if dtypes.is_bool(aval_of(x).dtype):
+        return as_array(cast(x, np.dtype(np.uint8)))
     if dtypes.is_signed(aval_of(x).dtype):
         x = complex_parts.abs_(x)
     return cast(bits.population_count(x), np.dtype(np.uint8))

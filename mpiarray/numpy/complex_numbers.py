@@ -11,7 +11,7 @@ from mpiarray.core.value import aval_of
 from mpiarray.numpy.arithmetic import absolute, trunc
 from mpiarray.numpy.comparison import isfinite, isinf, signbit
 from mpiarray.numpy.host import as_array
-from mpiarray.numpy.promotion import cast, operands, promote_inexact, promote_ranks, promote_to_inexact
+from mpiarray.numpy.promotion import cast, operands, promote_inexact, promote_ranks, promote_strong, promote_to_inexact
 from mpiarray.ops import arithmetic, bits, comparison, complex_parts, transcendental
 from mpiarray.ops.common import const_like
 from mpiarray.ops.linear import full_of
@@ -49,7 +49,7 @@ conj = conjugate
 def angle(z: Any, deg: bool = False) -> Any:
     """The angle of complex numbers in radians from -pi to pi, or in degrees."""
     (z,) = operands("angle", z)
-    (z,) = promote_inexact(z)
+    (z,) = promote_strong("angle", z)
     out = transcendental.atan2(imag(z), real(z))
     return arithmetic.mul(out, const_like(out, 180 / math.pi)) if deg else out
 
@@ -81,7 +81,7 @@ def nextafter(x: Any, y: Any, /) -> Any:
 
 def spacing(x: Any, /) -> Any:
     """The distance to the next float away from zero, with the sign of `x`."""
-    (x,) = promote_to_inexact("spacing", x)
+    (x,) = promote_strong("spacing", x)
     if dtypes.is_complex(aval_of(x).dtype):
         raise ValueError(f"jnp.spacing is not defined for complex inputs, got {aval_of(x).str_short()}")
     info = dtypes.finfo(aval_of(x).dtype)
@@ -139,7 +139,7 @@ def ldexp(x1: Any, x2: Any, /) -> Any:
     if dtypes.is_complex(a.dtype):
         raise ValueError(f"ldexp does not support complex-valued inputs, got {a.str_short()}")
     x1, x2 = promote_ranks("ldexp", x1, x2)
-    (x,) = promote_inexact(x1)
+    (x,) = promote_strong("ldexp", x1)
     # in two steps, neither of which leaves the exponents that the dtype has
     n = cast(x2, _I32)
     half = bits.shift_right_arithmetic(n, const_like(n, 1))

@@ -161,7 +161,7 @@ def _plain(aval: ShapedArray) -> NamedSharding:
 
 
 def _cast_fill(value: Any, dtype: Any, weak: bool) -> Literal:
-    if dtypes.is_python_scalar(value) and isinstance(value, int) and not isinstance(value, bool):
+    if dtypes.is_python_scalar(value) and not isinstance(value, bool) and not dtypes.is_bool(dtype):
         return literal(dtypes.scalar_array(value, dtype), dtype, weak)
     return literal(value, dtype, weak)
 

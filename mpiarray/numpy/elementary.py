@@ -13,7 +13,7 @@ import numpy as np
 
 from mpiarray.core.value import aval_of
 from mpiarray.numpy.host import as_array
-from mpiarray.numpy.promotion import operands, promote_inexact, promote_to_inexact
+from mpiarray.numpy.promotion import cast, operands, promote_inexact, promote_strong, promote_strong_unless_weak, promote_to_inexact
 from mpiarray.ops import arithmetic, bits, comparison, complex_parts, transcendental
 from mpiarray.ops.common import const_like
 from mpiarray.ops.linear import full_of
@@ -73,10 +73,7 @@ arctanh = atanh = _function("arctanh", transcendental.atanh, "Inverse hyperbolic
 
 def arctan2(x1: Any, x2: Any, /) -> Any:
     """The angle, in radians from -pi to pi, of the point whose ordinate is `x1` and abscissa `x2`."""
-    x1, x2 = promote_to_inexact("arctan2", x1, x2)
-    if dtypes.is_complex(aval_of(x1).dtype):
-        raise TypeError(f"arctan2 does not accept complex numbers, got {aval_of(x1).str_short()} and {aval_of(x2).str_short()}")
-    return transcendental.atan2(x1, x2)
+    return transcendental.atan2(*promote_to_inexact("arctan2", x1, x2))
 
 
 atan2 = arctan2
@@ -84,7 +81,7 @@ atan2 = arctan2
 
 def _scaled_log(name: str, base: float) -> Callable[[Any], Any]:
     def f(x: Any, /) -> Any:
-        (x,) = promote_to_inexact(name, x)
+        (x,) = promote_strong(name, x)
         real = dtypes.real_dtype(aval_of(x).dtype)
         y = transcendental.log(x)
         if dtypes.is_complex(aval_of(x).dtype):
@@ -105,9 +102,9 @@ log10 = _scaled_log("log10", 10)
 
 def hypot(x1: Any, x2: Any, /) -> Any:
     """`sqrt(x1**2 + x2**2)` of real numbers, without overflow on the way."""
-    x, y = promote_to_inexact("hypot", x1, x2)
+    x, y = promote_strong_unless_weak("hypot", x1, x2)
     if dtypes.is_complex(aval_of(x).dtype):
-        raise TypeError(f"jnp.hypot does not support complex inputs, got {aval_of(x).str_short()} and {aval_of(y).str_short()}")
+        raise ValueError(f"jnp.hypot does not support complex inputs, got {aval_of(x).str_short()} and {aval_of(y).str_short()}")
     x, y = complex_parts.abs_(x), complex_parts.abs_(y)
     infinite = _either_infinite(x, y)
     larger, smaller = arithmetic.max_(x, y), arithmetic.min_(x, y)
@@ -125,13 +122,13 @@ def _either_infinite(x: Any, y: Any) -> Any:
 
 def logaddexp(x1: Any, x2: Any, /) -> Any:
     """`log(exp(x1) + exp(x2))` without overflow."""
-    x, y = promote_to_inexact("logaddexp", x1, x2)
+    x, y = promote_strong_unless_weak("logaddexp", x1, x2)
     return _log_of_sum(x, y, transcendental.exp, transcendental.log1p)
 
 
 def logaddexp2(x1: Any, x2: Any, /) -> Any:
     """`log2(2**x1 + 2**x2)` without overflow."""
-    x, y = promote_to_inexact("logaddexp2", x1, x2)
+    x, y = promote_strong_unless_weak("logaddexp2", x1, x2)
 
     def log1p2(t: Any) -> Any:
         return arithmetic.mul(transcendental.log1p(t), const_like(t, 1 / math.log(2)))
@@ -192,14 +189,17 @@ def i0(x: Any) -> Any:
     (x,) = promote_inexact(as_array(x))
     if dtypes.is_complex(aval_of(x).dtype):
         raise ValueError(f"Unsupported input type to jax.numpy.i0: {aval_of(x).str_short()}")
+    own = aval_of(x)
     x = complex_parts.abs_(x)
+    if dtypes.bit_width(own.dtype) < 32:
+        x = cast(x, np.dtype(np.float32))
     aval = aval_of(x)
     small = _chebyshev(arithmetic.sub(arithmetic.mul(x, const_like(x, 0.5)), const_like(x, 2)), _I0_SMALL)
     is_small = comparison.le(x, const_like(x, 8))
     safe = where(is_small, const_like(x, 8), x, aval)
     inverse = arithmetic.sub(arithmetic.div(const_like(x, 32), safe), const_like(x, 2))
     large = arithmetic.div(_chebyshev(inverse, _I0_LARGE), arithmetic.sqrt(safe))
-    return arithmetic.mul(transcendental.exp(x), where(is_small, small, large, aval))
+    return cast(arithmetic.mul(transcendental.exp(x), where(is_small, small, large, aval)), own.dtype, own.weak_type)
 
 
 def _chebyshev(x: Any, coefficients: tuple[float, ...]) -> Any:

@@ -171,6 +171,25 @@ def promote_to_inexact(name: str, *args: Any) -> Sequence[Any]:
     return promote_ranks(name, *promote_inexact(*args))
 
 
+def promote_strong(name: str, *args: Any) -> list[Any]:
+    """As `promote_to_inexact`, with a dtype that is not weak."""
+    args = operands(name, *args)
+    return _strong(name, args)
+
+
+def promote_strong_unless_weak(name: str, *args: Any) -> list[Any]:
+    """As `promote_to_inexact`, but the dtype is weak only if all operands are."""
+    args = operands(name, *args)
+    if all(dtypes.is_python_scalar(a) or aval_of(a).weak_type for a in args):
+        return promote_ranks(name, *promote_inexact(*args))
+    return _strong(name, args)
+
+
+def _strong(name: str, args: Sequence[Any]) -> list[Any]:
+    dtype = dtypes.to_inexact(dtypes.result_type(*(_pair(a) for a in args)))
+    return promote_ranks(name, *(cast(a, dtype) for a in args))
+
+
 def operands(name: str, *args: Any) -> tuple[Any, ...]:
     """The arguments checked by `check_arraylike`, with those that only can become arrays turned into arrays."""
     check_arraylike(name, *args)
