@@ -21,6 +21,7 @@ from mpiarray.core.device import mixed_radix
 from mpiarray.core.trace import abstract_mesh
 from mpiarray.ops import redistribute
 from mpiarray.transforms.stage import trace_to_jaxpr
+from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import AbstractMesh, AxisType
 from mpiarray.types.partition_spec import PartitionSpec as P
@@ -114,8 +115,9 @@ _REDUCE = {
     "sum": np.add,
     "max": np.maximum,
     "min": np.minimum,
-    "or": np.logical_or,
-    "and": np.logical_and,
+    "or": np.bitwise_or,
+    "and": np.bitwise_and,
+    "xor": np.bitwise_xor,
     "prod": np.multiply,
 }
 
@@ -194,21 +196,26 @@ def blocks_of(x, mesh, spec):
     return [x[sharding.index_of(k, x.shape)] for k in range(mesh.size)]
 
 
-def typed(x, mesh, spec):
-    return ShapedArray(x.shape, x.dtype, False, NamedSharding(mesh, spec))
+def typed(x, mesh, spec, dtype=None):
+    return ShapedArray(x.shape, dtype or x.dtype, False, NamedSharding(mesh, spec))
 
 
-def run(f, args, specs, mesh):
-    """`f(*arrays)` (a sequence of values) on every device.
-
-    Returns (global results, their specs, World with the counts).  Replicas are compared bit by bit.
-    """
-    avals = [typed(x, mesh, s) for x, s in zip(args, specs)]
-    padded = [s.padded(x.ndim) for x, s in zip(args, specs)]
+def lowered(f, args, specs, mesh, keys=()):
+    """The compiled program of `f` for operands laid out by `specs`, which are as long as their ranks."""
+    avals = [typed(x, mesh, s, dtypes.key_dtype if i in keys else None) for i, (x, s) in enumerate(zip(args, specs))]
     with abstract_mesh(mesh):
         jaxpr = trace_to_jaxpr(f, avals)
-        program = lower("test", jaxpr, padded, [None] * len(jaxpr.jaxpr.outvars), mesh, mesh.size)
-    inputs = [blocks_of(x, mesh, s) for x, s in zip(args, padded)]
+        return lower("test", jaxpr, specs, [None] * len(jaxpr.jaxpr.outvars), mesh, mesh.size)
+
+
+def run(f, args, specs, mesh, keys=()):
+    """`f(*arrays)` (a sequence of values) on every device; the operands numbered in `keys` are keys, held as uint64.
+
+    Returns (global results, their types, their specs, World with the counts).  Replicas are compared bit by bit.
+    """
+    padded = [s.padded(np.ndim(x)) for x, s in zip(args, specs)]
+    program = lowered(f, args, padded, mesh, keys)
+    inputs = [blocks_of(np.asarray(x), mesh, s) for x, s in zip(args, padded)]
     results, errors = [None] * mesh.size, []
     world = World()
 
@@ -240,7 +247,7 @@ def run(f, args, specs, mesh):
             index = sharding.index_of(k, v.aval.shape)
             block = results[k][i]
             assert block.shape == whole[index].shape, f"block {block.shape} of {v.aval} at {spec}"
-            assert block.dtype == v.aval.dtype
+            assert block.dtype == dtypes.storage(v.aval.dtype)
             if written[index].all() and block.size:
                 same = block.tobytes() == whole[index].tobytes()
                 assert same, f"replicas differ: {block} on device {k}, {whole[index]} before"
