@@ -1,4 +1,4 @@
-"""Programs of arrays that go wrong on some ranks: each ends by itself, soon, with a message that says what happened where.
+"""Programs of arrays that go wrong on some ranks: each ends soon, by itself, with a message of what happened where.
 
 They run under the plain MPI launcher, so it is the package that ends them. `line(text)` finds the line of a script that
 a message must name.
@@ -240,7 +240,8 @@ def test_deleted_arrays_raise_on_all_ranks():
     script = """
     f = jax.jit(lambda v: v + 1, donate_argnums=0)
     y = f(x)
-    for use in (lambda: x + 1, lambda: print(x), lambda: repr(x), lambda: x.sum(), lambda: jax.device_put(x, P()), lambda: f(x)):
+    for use in (lambda: x + 1, lambda: print(x), lambda: repr(x), lambda: x.sum(), lambda: jax.device_put(x, P()),
+                lambda: f(x)):
         try:
             use()
         except RuntimeError as e:
@@ -265,7 +266,9 @@ def test_ctrl_c_ends_the_job(tmp_path: Path):
     variables = environment.job_environment(installation, 2, cores)
     path = os.pathsep.join(filter(None, (str(ROOT), variables.get("PYTHONPATH"))))
     file = tmp_path / "script.py"
-    file.write_text(HEAD + f"open({str(tmp_path)!r} + f'/ready{{rank}}', 'w').close()\nwhile True: x.sum(); time.sleep(0.01)\n")
+    file.write_text(
+        HEAD + f"open({str(tmp_path)!r} + f'/ready{{rank}}', 'w').close()\nwhile True: x.sum(); time.sleep(0.01)\n"
+    )
     process = subprocess.Popen(
         [*launcher_command(installation, 2), sys.executable, str(file)],
         env=variables | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
