@@ -168,19 +168,21 @@ def _entries(dims: Dims, which: Sequence[int]) -> tuple[Any, ...]:
 
 
 def _natural(product: _Product) -> Dims:
-    """Batch entries of the left side (on Auto axes of either), then free entries."""
+    """Batch entries of the left side (on Auto axes of either), then free entries.
+
+    An Explicit axis that comes twice stays, for the error; an Auto axis stays where it is first.
+    """
     x, y = (s.dims for s in product.specs)
     auto = set(product.mesh.auto_axes)
-    batch = []
-    for a, b in zip(*product.numbers[1]):
-        batch.append(x[a] or tuple(e for e in y[b] if e in auto))
-    free = [
-        d[k]
-        for d, side in ((x, 0), (y, 1))
-        for k, place in enumerate(product.kinds(side))
-        if place[0] in ("left", "right")
-    ]
-    return (*batch, *free)
+    batch = [x[a] or tuple(e for e in y[b] if e in auto) for a, b in zip(*product.numbers[1])]
+    sides = ((x, product.kinds(0)), (y, product.kinds(1)))
+    free = [dims[k] for dims, kinds in sides for k, place in enumerate(kinds) if place[0] in ("left", "right")]
+    seen: set[str] = set()
+    out = []
+    for axes in (*batch, *free):
+        out.append(tuple(a for a in axes if a not in auto or a not in seen))
+        seen.update(axes)
+    return tuple(out)
 
 
 def _with_auto_axes(product: _Product, dims: Dims) -> Dims:

@@ -58,7 +58,12 @@ def test_triangular_systems(n, batch, dtype, lower):
     a = matrices(batch, n, n, dtype) / max(n, 1) + 2 * np.eye(n, dtype=dtype)
     a = a.astype(dtype)
     used = np.tril(a) if lower else np.triu(a)
-    for left, swap, conj, unit in [(True, False, False, False), (True, True, False, True), (False, True, True, False), (False, False, False, True)]:
+    for left, swap, conj, unit in [
+        (True, False, False, False),
+        (True, True, False, True),
+        (False, True, True, False),
+        (False, False, False, True),
+    ]:
         full = used.copy()
         if unit:
             full[..., range(n), range(n)] = 1
@@ -137,7 +142,11 @@ def test_factors(batch, dtype):
                 close(s, np.linalg.svd(x, compute_uv=False), dtype)
                 close(spectral.svdvals(x), s, dtype)
                 assert u.shape[-1] == (m if full else k) and vh.shape[-2] == (n if full else k)
-        close(spectral.pinv(x, np.full(batch, 1e-6, np.float64)), np.linalg.pinv(x) if n else np.zeros((*batch, 0, 4)), dtype)
+        close(
+            spectral.pinv(x, np.full(batch, 1e-6, np.float64)),
+            np.linalg.pinv(x) if n else np.zeros((*batch, 0, 4)),
+            dtype,
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -209,7 +218,9 @@ def test_derivatives_of_spectra(dtype):
     """Of what does not depend on phases: values, and products of vectors with their adjoints."""
     for m, n in [(4, 4), (5, 3), (3, 5)]:
         x, t = matrices((2,), m, n, dtype), matrices((2,), m, n, dtype, 1)
-        (s, u, vh), (ds, du, dvh) = ([np.asarray(v) for v in vs] for vs in spectral.svd.jvp(spectral.svd, [x], [t], full_matrices=False))
+        (s, u, vh), (ds, du, dvh) = (
+            [np.asarray(v) for v in vs] for vs in spectral.svd.jvp(spectral.svd, [x], [t], full_matrices=False)
+        )
         whole = du * s[..., None, :] @ vh + u * ds[..., None, :] @ vh + u * s[..., None, :] @ dvh
         np.testing.assert_allclose(whole, t, atol=1e-9)
         for one, change in ((u, du), (adjoint(vh), adjoint(dvh))):  # columns stay orthonormal
@@ -227,7 +238,11 @@ def test_derivatives_of_spectra(dtype):
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 def test_transposes(dtype):
     """<ct, S b> is <S^T ct, b>."""
-    a, b, ct = matrices((3,), 4, 4, dtype) + 3 * np.eye(4), matrices((3,), 4, 2, dtype, 1), matrices((3,), 4, 2, dtype, 2)
+    a, b, ct = (
+        matrices((3,), 4, 4, dtype) + 3 * np.eye(4),
+        matrices((3,), 4, 2, dtype, 1),
+        matrices((3,), 4, 2, dtype, 2),
+    )
     aval = eager.from_host(b).aval
     for conj in (False, True):
         params = {"left_side": True, "lower": True, "transpose_a": True, "unit_diagonal": False, "conjugate_a": conj}
