@@ -136,8 +136,8 @@ def _choose(eqn: Eqn, mesh: AbstractMesh, held: list[P], flexible: frozenset[str
             continue
         if cost < best_cost:
             best, best_cost = plan, cost
-        if best_cost[0] == 0 and wish is None:
-            break
+        if wish is None and (best_cost[0] == 0 or plan.ins == tuple(held)):
+            break  # operands are not copied where the op takes them as they lie: each rank would do the others' work too
     if best is None:
         raise refusal or ShardingTypeError(f"{eqn.op.name}: no plan")
     if best_cost[0]:
