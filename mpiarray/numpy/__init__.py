@@ -8,7 +8,6 @@ Each module says in `__all__` which names it contributes.
 import numpy as _np
 
 from mpiarray.numpy import fft, linalg
-
 from mpiarray.numpy.arithmetic import *
 from mpiarray.numpy.array import Array as ndarray
 from mpiarray.numpy.bit_packing import *
@@ -42,8 +41,9 @@ from mpiarray.numpy.statistics import *
 from mpiarray.numpy.taking import *
 from mpiarray.numpy.ufunc_class import *
 from mpiarray.numpy.ufuncs import *
-from mpiarray.numpy.vectorize import *
-from mpiarray.numpy.where import *
+from mpiarray.numpy.unwrapping import *
+from mpiarray.numpy.vectorizing import *
+from mpiarray.numpy.selection import *
 from mpiarray.numpy.windows import *
 
 pi, e, euler_gamma, inf, nan, newaxis = _np.pi, _np.e, _np.euler_gamma, _np.inf, _np.nan, None

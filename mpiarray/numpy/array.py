@@ -25,9 +25,11 @@ from mpiarray.numpy import (
     positions,
     products,
     reductions,
+    selection,
     sorting,
     taking,
 )
+from mpiarray.numpy.host import place
 from mpiarray.numpy.promotion import ARRAY_LIKE
 from mpiarray.types.aval import ShapedArray
 
@@ -197,6 +199,10 @@ class Array(Value):
         """The imaginary part; zeros for real numbers."""
         return complex_numbers.imag(self)
 
+    def choose(self, choices: Any, out: None = None, mode: str = "raise") -> Any:
+        """For each number the element of the choice with that number."""
+        return selection.choose(self, choices, out, mode)
+
     def conj(self) -> Any:
         """The complex conjugate."""
         return complex_numbers.conjugate(self)
@@ -260,6 +266,12 @@ class Array(Value):
         if type is not None:
             raise NotImplementedError("`type` argument of array.view() is not supported.")
         return manipulation.view(self, dtype)
+
+    def to_device(self, device: Any, *, stream: None = None) -> Any:
+        """On a device, or by a sharding, as `jax.device_put`."""
+        if stream is not None:
+            raise NotImplementedError("stream argument of array.to_device() is not supported")
+        return place(self, device)
 
     def copy(self) -> Any:
         """An array of its own with the same values."""

@@ -122,7 +122,9 @@ def _either_infinite(x: Any, y: Any) -> Any:
 
 def logaddexp(x1: Any, x2: Any, /) -> Any:
     """`log(exp(x1) + exp(x2))` without overflow."""
-    x, y = promote_strong_unless_weak("logaddexp", x1, x2)
+    x, y = promote_to_inexact("logaddexp", x1, x2)
+    if dtypes.is_complex(aval_of(x).dtype):
+        x, y = promote_strong_unless_weak("logaddexp", x1, x2)
     return _log_of_sum(x, y, transcendental.exp, transcendental.log1p)
 
 

@@ -17,8 +17,8 @@ from mpiarray.numpy.host import as_array
 from mpiarray.numpy.indexing import At
 from mpiarray.numpy.manipulation import broadcast_to, canonical_axis, concatenate, expand_dims, one, ravel, squeeze
 from mpiarray.numpy.promotion import cast
-from mpiarray.numpy.vectorize import vectorize
-from mpiarray.numpy.where import where as choose_where
+from mpiarray.numpy.vectorizing import vectorize
+from mpiarray.numpy.selection import where as choose_where
 from mpiarray.types import dtypes
 
 __all__ = ["frompyfunc", "ufunc"]
