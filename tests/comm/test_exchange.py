@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -98,6 +99,21 @@ class Cases:
         for concat in range(3):
             wanted = np.stack([b[:, k] for b in cubes], concat)
             same(comm.all_to_all(group, cubes[k], 1, concat, False), wanted)
+
+    def test_memory(self):
+        """Redistributing a large block needs the result and the message buffers, and no packed copy."""
+        group = self.group()
+        n = group.size
+        x = np.zeros((n * 256, 8192 // n * n), np.float64)
+        comm.all_to_all(group, x, 1, 0)  # what is made once
+        for call in (lambda: comm.all_to_all(group, x, 1, 0), lambda: comm.all_gather(group, x[:32], 1)):
+            tracemalloc.start()
+            try:
+                result = call()
+                peak = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+            assert peak <= result.nbytes + 4 * pairwise._MESSAGE + 2**20
 
     def test_own_blocks_must_match(self):
         group = self.group()
