@@ -126,14 +126,28 @@ def _write(out: np.ndarray, places: np.ndarray, rows: np.ndarray, combine: str) 
     elif out.shape[1] == 1 and out.dtype.kind in "iuf" and out.dtype.itemsize >= 4:
         ufunc.at(out[:, 0], places, rows[:, 0])
     else:
-        order = np.argsort(places, kind="stable")
-        places = places[order]
-        starts = np.flatnonzero(np.r_[True, places[1:] != places[:-1]])
-        rows = rows[order]
-        if _is_small_float(out.dtype):
-            rows = rows.astype(np.float32)
-        reduced = ufunc.reduceat(rows, starts, axis=0, dtype=rows.dtype)
-        out[places[starts]] = _combined(ufunc, out[places[starts]], reduced)
+        _write_rows(out, places, rows, ufunc)
+
+
+_ROUNDS = 16
+
+
+def _write_rows(out: np.ndarray, places: np.ndarray, rows: np.ndarray, ufunc: np.ufunc) -> None:
+    """Combine rows that may meet: sorted by place, the first of each place, then the second, ...; many at once."""
+    order = np.argsort(places, kind="stable")
+    places = places[order]
+    starts = np.flatnonzero(np.r_[True, places[1:] != places[:-1]])
+    counts = np.diff(np.r_[starts, len(places)])
+    if counts.max() <= _ROUNDS and not _is_small_float(out.dtype):
+        for k in range(counts.max()):
+            some = starts[counts > k] + k
+            out[places[some]] = ufunc(out[places[some]], rows[order[some]])
+        return
+    rows = rows[order]
+    if _is_small_float(out.dtype):
+        rows = rows.astype(np.float32)
+    reduced = ufunc.reduceat(rows, starts, axis=0, dtype=rows.dtype)
+    out[places[starts]] = _combined(ufunc, out[places[starts]], reduced)
 
 
 def _is_small_float(dtype: Any) -> bool:

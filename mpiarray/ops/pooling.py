@@ -10,7 +10,7 @@ tangent of the element that was chosen (`select_and_gather_add`), whose transpos
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from mpiarray.errors import ShardingTypeError
 from mpiarray.ops.boxes import blocks_of, changed_dims, padded, slices_of, whole
 from mpiarray.ops.common import BatchAxis, check_kind
 from mpiarray.ops.linear import batch_to, linear_jvp, tangent_aval
-from mpiarray.ops.windows import dilated, fetch, spread, window_blocks, window_count, windows_of
+from mpiarray.ops.windows import dilated, fetch, spread, window_blocks, window_count
 from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 
@@ -189,25 +189,29 @@ reduce_window_sum = define(
 # -- the chosen element of each window ---------------------------------------------------------------
 
 
-def _choose(x: np.ndarray, select: str, params: dict[str, Any]) -> tuple[np.ndarray, tuple[int, ...]]:
-    """The flat place, in the dilated and padded operand, of each window's first maximum ('ge') or minimum ('le')."""
-    sizes, strides, pads, base, dilation = (params[k] for k in _FIELDS)
+def _taps(x: np.ndarray, params: dict[str, Any]) -> Iterator[np.ndarray]:
+    """For each place within a window, in order, a view of that element of all windows."""
+    sizes, strides, _, _, dilation = (params[k] for k in _FIELDS)
+    counts = [window_count(n, k, s, (0, 0), 1, r) for n, k, s, r in zip(x.shape, sizes, strides, dilation)]
+    for place in np.ndindex(*sizes):
+        starts = [k * r for k, r in zip(place, dilation)]
+        yield x[tuple(slice(a, a + (m - 1) * s + 1 if m else a, s) for a, m, s in zip(starts, counts, strides))]
+
+
+def _chosen(x: np.ndarray, select: str, params: dict[str, Any]) -> np.ndarray:
+    """The number, within each window, of its first maximum ('ge') or minimum ('le')."""
     kind = "max" if select == "ge" else "min"
-    x = spread(x, pads, base, identity_of(kind, x.dtype))
-    view = windows_of(x, sizes, strides, dilation)
-    counts = view.shape[: x.ndim]
-    flat = view.reshape(*counts, math.prod(sizes))
-    if flat.dtype.itemsize < 4 and dtypes.is_float(flat.dtype):
-        flat = flat.astype(np.float32)
-    if not flat.size:
-        return np.zeros(counts, np.int64), x.shape
-    chosen = flat.argmax(-1) if select == "ge" else flat.argmin(-1)
-    places = np.zeros(counts, np.int64)
-    within = np.unravel_index(chosen, sizes)
-    for d, (s, r) in enumerate(zip(strides, dilation)):
-        start = (np.arange(counts[d]) * s).reshape((-1,) + (1,) * (x.ndim - d - 1))
-        places = places * x.shape[d] + start + within[d] * r
-    return places, x.shape
+    better = np.greater if select == "ge" else np.less
+    x = spread(x, params["padding"], params["base_dilation"], identity_of(kind, x.dtype))
+    best = number = None
+    for k, part in enumerate(_taps(x, params)):
+        if best is None:
+            best, number = np.array(part), np.zeros(part.shape, np.int32)
+            continue
+        found = better(part, best)
+        np.copyto(best, part, where=found)
+        np.copyto(number, k, where=found)
+    return number  # type: ignore[return-value]
 
 
 def _select_type(name: str, x: ShapedArray, other: ShapedArray, shape: tuple[int, ...], params: dict[str, Any]) -> None:
@@ -256,14 +260,22 @@ def _scatter_plan(avals: tuple[ShapedArray, ...], **params: Any) -> Plan:
 
 
 def _gather_impl(tangents: Any, x: Any, *, select_prim: str, **params: Any) -> np.ndarray:
-    places, _ = _choose(x, select_prim, params)
-    return spread(tangents, params["padding"], params["base_dilation"], 0).reshape(-1)[places]
+    number = _chosen(x, select_prim, params)
+    out = np.zeros(number.shape, tangents.dtype)
+    for k, part in enumerate(_taps(spread(tangents, params["padding"], params["base_dilation"], 0), params)):
+        np.copyto(out, part, where=number == k)
+    return out
 
 
 def _scatter_impl(source: Any, x: Any, *, select_prim: str, **params: Any) -> np.ndarray:
-    places, shape = _choose(x, select_prim, params)
-    wide = np.bincount(places.reshape(-1), source.reshape(-1).astype(np.float64), math.prod(shape)).reshape(shape)
-    runs = [padded(n, p[0], d - 1, m) for n, m, p, d in zip(x.shape, shape, params["padding"], params["base_dilation"])]
+    number = _chosen(x, select_prim, params)
+    compute = np.float32 if dtypes.is_float(source.dtype) and source.dtype.itemsize < 4 else source.dtype
+    pads, base = params["padding"], params["base_dilation"]
+    shape = [max(0, dilated(n, d) + sum(p)) for n, d, p in zip(x.shape, base, pads)]
+    wide = np.zeros(shape, compute)
+    for k, part in enumerate(_taps(wide, params)):
+        np.add(part, source, out=part, where=number == k, casting="same_kind")
+    runs = [padded(n, p[0], d - 1, m) for n, m, p, d in zip(x.shape, shape, pads, base)]
     out = np.zeros(x.shape, source.dtype)
     if all(r.size for r in runs):
         mine, there = slices_of(runs)

@@ -109,25 +109,22 @@ def convolve(
     """
     n = len(x)
     o, i, *sizes = w.shape
+    k, parts = len(sizes), groups * batch_groups
     view = windows_of(x, (1, 1, *sizes), (1, 1, *strides), (1, 1, *dilations))
-    space = view.shape[2 : -2 - len(sizes)]
-    points, taps = math.prod(space), math.prod(sizes)
-    parts = groups * batch_groups
-    kernels = w.reshape(parts, o // parts, i * taps).transpose(0, 2, 1)
-    out = np.empty((n // batch_groups, parts, o // parts, points), x.dtype)
-    k = len(sizes)
-    # batch, feature, space..., (1, 1), window... -> batch, space..., feature, window...
     view = np.squeeze(view, (2 + k, 3 + k))
-    view = view.transpose(0, *range(2, 2 + k), 1, *range(2 + k, 2 + 2 * k))
+    space, taps = view.shape[2 : 2 + k], math.prod(sizes)
+    # batch, feature, space..., window... -> batch, feature, window..., space...: rows of a block are copied as they are
+    view = view.transpose(0, 1, *range(2 + k, 2 + 2 * k), *range(2, 2 + k))
+    points = math.prod(space)
+    kernels = w.reshape(parts, o // parts, i * taps)
+    out = np.empty((n // batch_groups, parts, o // parts, points), x.dtype)
     step = max(1, _COLUMNS // max(1, points * i * taps))
     for part in range(parts):
         if batch_groups > 1:
             mine = view[part * (n // parts) : (part + 1) * (n // parts)]
         else:
-            mine = view[(slice(None),) * (1 + k) + (slice(part * i, (part + 1) * i),)]
+            mine = view[:, part * i : (part + 1) * i]
         for start in range(0, len(mine), step):
             some = mine[start : start + step]
-            columns = some.reshape(len(some) * points, i * taps)
-            rows = columns @ kernels[part]
-            out[start : start + step, part] = rows.reshape(len(some), points, o // parts).transpose(0, 2, 1)
+            out[start : start + step, part] = kernels[part] @ some.reshape(len(some), i * taps, points)
     return out.reshape(n // batch_groups, o, *space)
