@@ -82,6 +82,11 @@ def _hint(names: tuple[str, ...]) -> int | None:
     return None
 
 
+def mpi() -> ModuleType | None:
+    """mpi4py's module `MPI`, once `world()` has started it (None before, and without an MPI library)."""
+    return _mpi
+
+
 def _start() -> World:
     global _world, _mpi
     launched = size_hint() or 1
