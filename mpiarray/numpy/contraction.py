@@ -40,7 +40,9 @@ def result_pair(name: str, args: Sequence[Any], preferred: Any) -> tuple[Any, bo
 
 
 def static(precision: Any) -> Any:
-    """A `precision=` argument as a parameter: it changes nothing here, where products are as precise as their dtypes."""
+    """A `precision=` argument as a parameter: it changes nothing here, where products are as precise as their
+    dtypes.
+    """
     return tuple(precision) if isinstance(precision, list) else precision
 
 
@@ -49,8 +51,13 @@ def general(
 ) -> Value:
     """dot_general with the result's dtype said, and weak where the result is."""
     out = dot_general(
-        x, y, dimension_numbers=numbers, precision=static(precision), preferred_element_type=dtype, out_sharding=sharding
-    )  # fmt: skip
+        x,
+        y,
+        dimension_numbers=numbers,
+        precision=static(precision),
+        preferred_element_type=dtype,
+        out_sharding=sharding,
+    )
     return cast(out, dtype, weak) if weak else out
 
 

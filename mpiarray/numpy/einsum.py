@@ -11,19 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from mpiarray.core.plan import dims_of, require_unsharded
-from mpiarray.core.value import aval_of, literal
+from mpiarray.core.plan import require_unsharded
+from mpiarray.core.value import aval_of
 from mpiarray.numpy.contraction import contract, factors, result_pair
 from mpiarray.numpy.host import as_array
 from mpiarray.numpy.promotion import cast
 from mpiarray.numpy.promotion import out_sharding as sharding_of
-from mpiarray.ops.bits import and_
 from mpiarray.ops.comparison import eq
 from mpiarray.ops.linear import full_of, reduce_sum, squeeze, transpose
 from mpiarray.ops.placement import reshard
 from mpiarray.ops.select import select_n
 from mpiarray.ops.shape import iota
-from mpiarray.types import dtypes
 
 __all__ = ["einsum", "einsum_path"]
 
@@ -67,8 +65,16 @@ def einsum(
         last = not work
         made = result if last and set(result) <= {*x_names, *y_names} else _order(x_names, y_names, others)
         z = contract(
-            x, x_names, y, y_names, made, dtype=dtype, weak=weak, precision=precision, sharding=sharding if last and made == result else None
-        )  # fmt: skip
+            x,
+            x_names,
+            y,
+            y_names,
+            made,
+            dtype=dtype,
+            weak=weak,
+            precision=precision,
+            sharding=sharding if last and made == result else None,
+        )
         work.append((tuple(made), z))
     ((names, value),) = work
     return _finish(names, value, result, dtype, weak, sharding)
@@ -90,7 +96,9 @@ def _text(terms: Sequence[Sequence[str]], result: Sequence[str]) -> str:
 
 
 def parse(subscripts: Any, operands: Sequence[Any]) -> tuple[list[tuple[str, ...]], tuple[str, ...], list[Any]]:
-    """The letters of every operand and of the result, with ellipses spelt out; raises ValueError where they do not fit."""
+    """The letters of every operand and of the result, with ellipses spelt out; raises ValueError where they do not
+    fit.
+    """
     if not isinstance(subscripts, str):
         return _interleaved([subscripts, *operands])
     text = subscripts.replace(" ", "")
@@ -103,7 +111,8 @@ def parse(subscripts: Any, operands: Sequence[Any]) -> tuple[list[tuple[str, ...
         )
     if len(terms) != len(operands):
         raise ValueError(
-            f"einsum: number of einsum subscripts, {len(terms)}, must be equal to the number of operands, {len(operands)}, in {subscripts!r}"
+            f"einsum: number of einsum subscripts, {len(terms)}, must be equal to the number of operands, "
+            f"{len(operands)}, in {subscripts!r}"
         )
     return _spelt(terms, tail if arrow else None, list(operands), subscripts)
 
@@ -130,12 +139,14 @@ def _spelt(terms: Sequence[str], tail: str | None, operands: list[Any], subscrip
                 raise ValueError(f"einsum: {term!r} in {subscripts!r} has no valid ellipsis")
             if given > ndim:
                 raise ValueError(
-                    f"einsum: {term!r} in {subscripts!r} has more letters than its operand {aval_of(x).str_short()} has dimensions"
+                    f"einsum: {term!r} in {subscripts!r} has more letters than its operand {aval_of(x).str_short()} "
+                    "has dimensions"
                 )
             most = max(most, ndim - given)
         elif given != ndim:
             raise ValueError(
-                f"Einstein sum subscript {term!r} does not contain the correct number of indices for operand {aval_of(x).str_short()}."
+                f"Einstein sum subscript {term!r} does not contain the correct number of indices for operand "
+                f"{aval_of(x).str_short()}."
             )
     dots = free[:most]
     full = [_fill(t, dots, aval_of(x).ndim) for t, x in zip(terms, operands)]
@@ -176,7 +187,9 @@ def _sizes(terms: Sequence[Sequence[str]], arrays: Sequence[Any]) -> dict[str, i
 
 
 def _own(term: Sequence[str], x: Any, sizes: dict[str, int]) -> tuple[tuple[str, ...], Any]:
-    """An operand with every letter once: repeated letters take the diagonal, dims of size 1 that meet larger ones go."""
+    """An operand with every letter once: repeated letters take the diagonal, dims of size 1 that meet larger ones
+    go.
+    """
     shape = aval_of(x).shape
     small = tuple(d for d, (c, n) in enumerate(zip(term, shape)) if n == 1 and sizes[c] != 1)
     if small:

@@ -25,7 +25,8 @@ from mpiarray.ops.slicing import pad, slice_
 from mpiarray.types import dtypes
 
 __all__ = [
-    "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift", "ihfft", "irfft", "irfft2", "irfftn",
+    "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift", "ihfft", "irfft",
+    "irfft2", "irfftn",
     "rfft", "rfft2", "rfftfreq", "rfftn",
 ]  # fmt: skip
 
@@ -199,7 +200,7 @@ def _frequencies(name: str, numbers: np.ndarray, n: int, d: Any, dtype: Any) -> 
 
 
 def _count(name: str, n: Any) -> int:
-    if isinstance(n, (list, tuple)) or isinstance(n, np.ndarray) and n.ndim:
+    if isinstance(n, (list, tuple)) or np.ndim(n):
         raise ValueError(f"The n argument of jnp.fft.{name} only takes an int. Got n = {n!r}.")
     return operator.index(n)
 

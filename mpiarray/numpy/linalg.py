@@ -1,8 +1,8 @@
 """`jnp.linalg`: factors, solutions, spectra and norms of matrices and stacks of matrices.
 
-The last two dims are the matrix and must be unsharded (ShardingTypeError "must be unsharded on non-batch dimensions"); the
-dims before them may be sharded and stay where they are.  Integers and bools become floats.  Matrices for which LAPACK
-fails (singular, not positive definite, not finite) give NaN or infinities, no exception.
+The last two dims are the matrix and must be unsharded (ShardingTypeError "must be unsharded on non-batch dimensions");
+the dims before them may be sharded and stay where they are.  Integers and bools become floats.  Matrices for which
+LAPACK fails (singular, not positive definite, not finite) give NaN or infinities, no exception.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ from mpiarray.ops.slicing import slice_
 from mpiarray.types import dtypes
 
 __all__ = [
-    "cholesky", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq", "matmul", "matrix_norm",
-    "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr", "slogdet", "solve", "svd",
+    "cholesky", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq", "matmul",
+    "matrix_norm",
+    "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr", "slogdet",
+    "solve", "svd",
     "svdvals", "tensordot", "tensorinv", "tensorsolve", "trace", "vecdot", "vector_norm",
 ]  # fmt: skip
 
@@ -81,7 +83,8 @@ def matrices(name: str, a: Any, *, square: bool = False) -> Any:
     shape = x.aval.shape
     if len(shape) < 2 or (square and shape[-1] != shape[-2]):
         raise ValueError(
-            f"Argument to {name} must have shape [..., {'n, n' if square else 'm, n'}], got {shape} ({x.aval.str_short()})."
+            f"Argument to {name} must have shape [..., {'n, n' if square else 'm, n'}], got {shape} "
+            f"({x.aval.str_short()})."
         )
     return x
 
@@ -102,7 +105,9 @@ def same_stacks(name: str, a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Any:
-    """The triangular factor of positive definite matrices: `L @ L^H`, or `U^H @ U` for `upper`; NaN where there is none."""
+    """The triangular factor of positive definite matrices: `L @ L^H`, or `U^H @ U` for `upper`; NaN where there is
+    none.
+    """
     x = matrices("cholesky", a, square=True)
     if symmetrize_input:
         x = triangular.symmetrized(x)
@@ -111,7 +116,9 @@ def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> A
 
 
 def qr(a: Any, mode: str = "reduced") -> Any:
-    """Orthonormal columns Q and upper triangular R with `Q @ R == a`; `mode`: "reduced", "complete", or "r" for R alone."""
+    """Orthonormal columns Q and upper triangular R with `Q @ R == a`; `mode`: "reduced", "complete", or "r" for R
+    alone.
+    """
     x = matrices("qr", a)
     if mode not in ("reduced", "complete", "r", "full"):
         raise ValueError(f"Unsupported QR decomposition mode '{mode}': use 'reduced', 'complete' or 'r'")
@@ -176,8 +183,11 @@ def _columns(x: Any, span: tuple[int, int]) -> Any:
     shape = aval_of(x).shape
     start, stop = span
     return slice_(
-        x, start_indices=(*(0,) * (len(shape) - 1), start), limit_indices=(*shape[:-1], min(stop, shape[-1])), strides=None
-    )  # fmt: skip
+        x,
+        start_indices=(*(0,) * (len(shape) - 1), start),
+        limit_indices=(*shape[:-1], min(stop, shape[-1])),
+        strides=None,
+    )
 
 
 def svdvals(x: Any, /) -> Any:
@@ -195,7 +205,8 @@ def solve(a: Any, b: Any) -> Any:
     vector = aval_of(y).ndim == 1
     if not aval_of(y).ndim or aval_of(y).shape[0 if vector else -2] != aval_of(x).shape[-1]:
         raise ValueError(
-            f"solve: the right side must have as many rows as the matrix, got {aval_of(x).str_short()} and {aval_of(y).str_short()}"
+            f"solve: the right side must have as many rows as the matrix, got {aval_of(x).str_short()} and "
+            f"{aval_of(y).str_short()}"
         )
     if vector:
         y = manipulation.expand_dims(y, 1)
@@ -228,21 +239,25 @@ def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None
 
 
 def lstsq(a: Any, b: Any, rcond: float | None = None, *, numpy_resid: bool = False) -> tuple[Any, Any, Any, Any]:
-    """The least-squares solution of `a @ x == b`, the sums of squared residuals, the rank of `a` and its singular values.
+    """The least-squares solution of `a @ x == b`, the sums of squared residuals, the rank of `a` and its singular
+    values.
 
     rcond: singular values below it times the largest one count as 0 (default `eps * max(m, n)`).
-    numpy_resid: give no residuals where numpy gives none (rank not full, or no more rows than columns); then `a` must be concrete.
+    numpy_resid: give no residuals where numpy gives none (rank not full, or no more rows than columns); then `a` must
+    be concrete.
     """
     x, y = inexact("lstsq", a, b)
     if aval_of(x).ndim != 2:
         raise TypeError(
-            f"{aval_of(x).ndim}-dimensional array given. Array must be two-dimensional: lstsq got {aval_of(x).str_short()}"
+            f"{aval_of(x).ndim}-dimensional array given. Array must be two-dimensional: lstsq got "
+            f"{aval_of(x).str_short()}"
         )
     vector = aval_of(y).ndim == 1
     y = manipulation.expand_dims(y, 1) if vector else y
     if aval_of(y).ndim != 2 or aval_of(y).shape[0] != aval_of(x).shape[0]:
         raise ValueError(
-            f"Leading dimensions of input arrays must match: lstsq got {aval_of(x).str_short()} and {aval_of(y).str_short()}"
+            f"Leading dimensions of input arrays must match: lstsq got {aval_of(x).str_short()} and "
+            f"{aval_of(y).str_short()}"
         )
     m, n = aval_of(x).shape
     if not m or not n:
@@ -301,7 +316,8 @@ def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Any:
     ndims = [x.aval.ndim for x in items]
     if ndims[0] not in (1, 2) or ndims[-1] not in (1, 2) or any(d != 2 for d in ndims[1:-1]):
         raise ValueError(
-            "multi_dot: input arrays must all be two-dimensional, except for the first and last array which may be 1 or 2 dimensional. "
+            "multi_dot: input arrays must all be two-dimensional, except for the first and last array which may be "
+            "1 or 2 dimensional. "
             f"Got array shapes {[x.aval.shape for x in items]}"
         )
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -335,7 +351,8 @@ def tensorsolve(a: Any, b: Any, axes: tuple[int, ...] | None = None) -> Any:
     n = aval_of(y).size
     if aval_of(x).shape[: aval_of(y).ndim] != aval_of(y).shape or int(np.prod(shape)) != n:
         raise ValueError(
-            f"tensorsolve: a must have the dims of b, then dims of the same product, got {aval_of(x).str_short()} and {aval_of(y).str_short()}"
+            f"tensorsolve: a must have the dims of b, then dims of the same product, got {aval_of(x).str_short()} "
+            f"and {aval_of(y).str_short()}"
         )
     return manipulation.reshape(solve(manipulation.reshape(x, (n, n)), manipulation.ravel(y)), shape)
 
@@ -405,7 +422,8 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     x, y = (as_array(v) for v in operands("cross", x1, x2))
     if x.aval.shape[axis] != 3 or y.aval.shape[axis] != 3:
         raise ValueError(
-            f"Both input arrays must be (arrays of) 3-dimensional vectors, but they have x1.shape[axis]={x.aval.shape[axis]} and "
+            f"Both input arrays must be (arrays of) 3-dimensional vectors, but they have "
+            f"x1.shape[axis]={x.aval.shape[axis]} and "
             f"x2.shape[axis]={y.aval.shape[axis]}"
         )
     return _cross(x, y, axis=axis)

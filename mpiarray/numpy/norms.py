@@ -1,4 +1,6 @@
-"""Norms of vectors and matrices, as sums, maxima and singular values; sharded dims of vectors are reduced where they are."""
+"""Norms of vectors and matrices, as sums, maxima and singular values; sharded dims of vectors are reduced where
+they are.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ __all__ = ["matrix_norm", "norm", "vector_norm"]
 def norm(x: Any, ord: int | str | None = None, axis: Any = None, keepdims: bool = False) -> Any:
     """The norm of vectors along one axis, or of matrices along two; of all elements when neither is given.
 
-    ord: for vectors None (2), inf, -inf, 0 (how many are not 0) or a number; for matrices None or "fro", "nuc", inf, -inf, 1, -1,
-    2, -2.  Raises ValueError for others, and for more than two axes.
+    ord: for vectors None (2), inf, -inf, 0 (how many are not 0) or a number; for matrices None or "fro", "nuc", inf,
+    -inf, 1, -1, 2, -2.  Raises ValueError for others, and for more than two axes.
     """
     (a,) = (as_array(v) for v in promote_inexact(*operands("norm", x)))
     ndim = a.aval.ndim
@@ -40,7 +42,8 @@ def norm(x: Any, ord: int | str | None = None, axis: Any = None, keepdims: bool 
     if len(axes) == 2:
         return _of_matrices(a, axes, ord, keepdims)
     raise ValueError(
-        f"Improper number of axes for norm: axis={axes}. Pass one axis to compute a vector-norm, or two axes to compute a matrix-norm."
+        f"Improper number of axes for norm: axis={axes}. Pass one axis to compute a vector-norm, or two axes to "
+        "compute a matrix-norm."
     )
 
 

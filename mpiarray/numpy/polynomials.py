@@ -84,7 +84,8 @@ def _values(name: str, x: Any) -> np.ndarray:
         return np.asarray(x)
     except TypeError as e:
         raise ConcretizationTypeError(
-            f"Abstract tracer value encountered where concrete value is expected: {name} of {x.aval.str_short()} looks at values to find its "
+            f"Abstract tracer value encountered where concrete value is expected: {name} of {x.aval.str_short()} "
+            "looks at values to find its "
             "result's shape. Keep leading zeros, or call it outside of the transformation."
         ) from e
 
@@ -146,7 +147,9 @@ def polyder(p: Any, m: int = 1) -> Any:
 
 
 def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
-    """The m-th antiderivative; `k` are the constants of integration, the one of the first integration first (default 0)."""
+    """The m-th antiderivative; `k` are the constants of integration, the one of the first integration first
+    (default 0).
+    """
     m = operator.index(m)
     if m < 0:
         raise ValueError("Order of integral must be positive")
@@ -164,7 +167,9 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
 
 
 def poly(seq_of_zeros: Any) -> Any:
-    """The polynomial with these zeros, or the characteristic polynomial of a square matrix, with leading coefficient 1."""
+    """The polynomial with these zeros, or the characteristic polynomial of a square matrix, with leading
+    coefficient 1.
+    """
     (x,) = (as_array(v) for v in promote_inexact(*operands("poly", seq_of_zeros)))
     if x.aval.ndim == 2 and x.aval.shape[0] == x.aval.shape[1] and x.aval.size:
         out = poly(linalg.eigvals(x))
@@ -182,8 +187,8 @@ def poly(seq_of_zeros: Any) -> Any:
 def roots(p: Any, *, strip_zeros: bool = True) -> Any:
     """The zeros of a polynomial, complex.
 
-    strip_zeros: leave out leading and trailing zero coefficients (which must be concrete then); otherwise the leading one
-    must not be 0.
+    strip_zeros: leave out leading and trailing zero coefficients (which must be concrete then); otherwise the leading
+    one must not be 0.
     """
     (x,) = _vectors("roots", *promote_inexact(*operands("roots", p)))
     if as_array(operands("roots", p)[0]).aval.ndim != 1:

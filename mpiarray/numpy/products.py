@@ -1,7 +1,7 @@
 """Products of arrays: dot, matmul and their relatives.  All but outer, kron and cross are one `dot_general`.
 
-`out_sharding=` says where the result lies; `preferred_element_type=` the dtype of sums and result; `precision=` is accepted
-and changes nothing: products are as precise as their dtypes, 16-bit floats accumulate in float32.
+`out_sharding=` says where the result lies; `preferred_element_type=` the dtype of sums and result; `precision=` is
+accepted and changes nothing: products are as precise as their dtypes, 16-bit floats accumulate in float32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 
 __all__ = [
-    "convolve", "correlate", "cross", "dot", "inner", "kron", "matmul", "matvec", "outer", "tensordot", "vdot", "vecdot", "vecmat",
+    "convolve", "correlate", "cross", "dot", "inner", "kron", "matmul", "matvec", "outer", "tensordot", "vdot",
+    "vecdot", "vecmat",
 ]  # fmt: skip
 
 
@@ -170,8 +171,16 @@ def _stacked(
     dtype, weak = result_pair(name, (a, b), preferred)
     sharding = sharding_of(out_sharding, [sizes[n] for n in out_names], name)
     return contract(
-        a, (*a_batch, *a_core), b, (*b_batch, *b_core), out_names, dtype=dtype, weak=weak, precision=precision, sharding=sharding
-    )  # fmt: skip
+        a,
+        (*a_batch, *a_core),
+        b,
+        (*b_batch, *b_core),
+        out_names,
+        dtype=dtype,
+        weak=weak,
+        precision=precision,
+        sharding=sharding,
+    )
 
 
 def _batch_dims(name: str, a: Any, a_core: int, b: Any, b_core: int, full: tuple[ShapedArray, ShapedArray]) -> Any:
@@ -197,9 +206,8 @@ def _batch_dims(name: str, a: Any, a_core: int, b: Any, b_core: int, full: tuple
             n, other = sizes[side], sizes[1 - side]
             if n is None:
                 continue
-            if n == 1 and other is not None and other != 1:
-                gone[side].append(places[side])
-            elif n == 1 and other == 1 and side == 1:
+            # of two dims of size 1 the left one stays
+            if n == 1 and other is not None and (other != 1 or side == 1):
                 gone[side].append(places[side])
             else:
                 names[side].append(k)
@@ -209,7 +217,8 @@ def _batch_dims(name: str, a: Any, a_core: int, b: Any, b_core: int, full: tuple
 
 def _incompatible(name: str, x: ShapedArray, y: ShapedArray) -> ValueError:
     return ValueError(
-        f"Incompatible types for {name} arguments: {x.str_short()} and {y.str_short()}: batch dimensions must have equal sizes and shardings, "
+        f"Incompatible types for {name} arguments: {x.str_short()} and {y.str_short()}: batch dimensions must have "
+        "equal sizes and shardings, "
         "or size 1. Use `jax.reshard` to bring them to one sharding."
     )
 
@@ -347,10 +356,11 @@ def _convolved(name: str, a: Any, v: Any, mode: str, preferred: Any) -> Any:
         raise ValueError(f"mode must be one of ['full', 'same', 'valid'], got {mode!r}")
     out = convolve_op(a, v)
     longer, shorter = max(x.size, y.size), min(x.size, y.size)
-    # an even number of extra elements is halved; which side the odd one falls on follows numpy, which swaps the operands
+    # which side an odd number of extra elements falls on follows numpy, which swaps the operands of correlate
     swapped = name == "correlate" and x.size < y.size
     start, count = {
-        "full": (0, longer + shorter - 1), "same": (shorter // 2 if swapped else (shorter - 1) // 2, longer),
+        "full": (0, longer + shorter - 1),
+        "same": (shorter // 2 if swapped else (shorter - 1) // 2, longer),
         "valid": (shorter - 1, longer - shorter + 1),
-    }[mode]  # fmt: skip
+    }[mode]
     return slice_(out, start_indices=(start,), limit_indices=(start + count,), strides=None)

@@ -1,4 +1,5 @@
-"""convolve: the full discrete convolution along the last dim; what numpy.convolve computes, differentiable in both operands.
+"""convolve: the full discrete convolution along the last dim; what numpy.convolve computes, differentiable in both
+operands.
 
 Here and not in the convolutions of images, because polynomials and 1-D filters of any dtype need just this.
 """
@@ -26,7 +27,8 @@ def _type(x: ShapedArray, y: ShapedArray) -> Out:
     dtype = same_dtype("convolve", (x, y))
     if not x.ndim or x.shape[:-1] != y.shape[:-1] or not x.shape[-1] or not y.shape[-1]:
         raise ValueError(
-            f"convolve: operands need a last dim of at least one element and equal dims before it, got {x.str_short()} and {y.str_short()}"
+            f"convolve: operands need a last dim of at least one element and equal dims before it, got "
+            f"{x.str_short()} and {y.str_short()}"
         )
     return Out((*x.shape[:-1], x.shape[-1] + y.shape[-1] - 1), dtype, x.weak_type and y.weak_type)
 

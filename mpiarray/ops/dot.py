@@ -1,8 +1,8 @@
 """dot_general: every product of arrays (dot, matmul, einsum, tensordot, ...) is this op.
 
 Result dims: batch dims, free dims of the left side, free dims of the right side.  `dimension_numbers` is
-`((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))`.  Products of 8- and 16-bit floats accumulate in float32 and
-are rounded once; `preferred_element_type` is the dtype of the sums and of the result.
+`((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))`.  Products of 8- and 16-bit floats accumulate in float32
+and are rounded once; `preferred_element_type` is the dtype of the sums and of the result.
 
 Where a product is computed stands in dot_layout.py, how blocks are multiplied in dot_kernel.py.
 """
@@ -35,7 +35,8 @@ def _check_numbers(x: ShapedArray, y: ShapedArray, numbers: DimensionNumbers) ->
         for what, dims in (("contracting", contracting), ("batch", batch)):
             if any(not 0 <= d < aval.ndim for d in dims):
                 raise TypeError(
-                    f"dot_general requires {side} {what} dimensions to be nonnegative and less than the number of axes of the {side} "
+                    f"dot_general requires {side} {what} dimensions to be nonnegative and less than the number of "
+                    f"axes of the {side} "
                     f"value, got {what} dimensions {dims} {shown}"
                 )
             if len(set(dims)) != len(dims):
@@ -44,7 +45,8 @@ def _check_numbers(x: ShapedArray, y: ShapedArray, numbers: DimensionNumbers) ->
                 )
         if set(batch) & set(contracting):
             raise TypeError(
-                f"dot_general requires {side} batch dimensions to be disjoint from contracting dimensions, got {side}_batch {batch} and "
+                f"dot_general requires {side} batch dimensions to be disjoint from contracting dimensions, got "
+                f"{side}_batch {batch} and "
                 f"{side}_contracting {contracting} {shown}"
             )
     for what, left, right in (("batch", lb, rb), ("contracting", lc, rc)):
@@ -52,7 +54,8 @@ def _check_numbers(x: ShapedArray, y: ShapedArray, numbers: DimensionNumbers) ->
         kind = f"{what} dimensions" if what == "contracting" else "lhs batch dimensions and rhs batch dimensions"
         if sizes[0] != sizes[1]:
             raise TypeError(
-                f"dot_general requires {kind} to have the same shape, got {sizes[0]} and {sizes[1]}. (Operands: {x.str_short()}, {y.str_short()})"
+                f"dot_general requires {kind} to have the same shape, got {sizes[0]} and {sizes[1]}. (Operands: "
+                f"{x.str_short()}, {y.str_short()})"
             )
 
 
@@ -63,7 +66,8 @@ def _result_dtype(x: ShapedArray, y: ShapedArray, preferred: Any) -> Any:
         return x.dtype if x.dtype == y.dtype else dtypes.promote_types(x.dtype, y.dtype)
     if dtypes.is_key(preferred) or (dtypes.is_complex(x.dtype) and not dtypes.is_complex(preferred)):
         raise TypeError(
-            f"dot_general: preferred_element_type {preferred} cannot hold products of {x.str_short()} and {y.str_short()}"
+            f"dot_general: preferred_element_type {preferred} cannot hold products of {x.str_short()} and "
+            f"{y.str_short()}"
         )
     return preferred
 
@@ -80,8 +84,10 @@ def _type(
     _check_numbers(x, y, dimension_numbers)
     (lc, rc), (lb, rb) = dimension_numbers
     shape = (
-        *(x.shape[d] for d in lb), *(x.shape[d] for d in free_dims(x.ndim, lc, lb)), *(y.shape[d] for d in free_dims(y.ndim, rc, rb)),
-    )  # fmt: skip
+        *(x.shape[d] for d in lb),
+        *(x.shape[d] for d in free_dims(x.ndim, lc, lb)),
+        *(y.shape[d] for d in free_dims(y.ndim, rc, rb)),
+    )
     return Out(
         shape,
         _result_dtype(x, y, preferred_element_type),
@@ -110,7 +116,8 @@ def _partial_sums(
     """Unreduced operands are refused; a reduced one gives a plain result, and its cotangent is unreduced."""
     if any(u for u, _ in sums):
         raise ShardingTypeError(
-            f"lhs or rhs passed to dot_general cannot be unreduced, got {', '.join(a.short() for a in avals)}. Use `jax.reshard` to reduce it first."
+            f"lhs or rhs passed to dot_general cannot be unreduced, got {', '.join(a.short() for a in avals)}. Use "
+            "`jax.reshard` to reduce it first."
         )
     return NONE
 
@@ -182,9 +189,13 @@ def _side(
     by_position = sorted(range(len(other_sum)), key=lambda k: other_sum[k])
     order = (*my_batch, *my_free, *(my_sum[k] for k in by_position))
     out = op(
-        ct, other, dimension_numbers=((contracted, other_free), (tuple(range(batch)), tuple(other_batch))), precision=precision,
-        preferred_element_type=mine.dtype, out_sharding=cotangent_sharding(mine, order),
-    )  # fmt: skip
+        ct,
+        other,
+        dimension_numbers=((contracted, other_free), (tuple(range(batch)), tuple(other_batch))),
+        precision=precision,
+        preferred_element_type=mine.dtype,
+        out_sharding=cotangent_sharding(mine, order),
+    )
     if order != tuple(range(mine.ndim)):
         out = transpose(out, permutation=tuple(order.index(d) for d in range(mine.ndim)))
     if aval_of(out).weak_type != mine.weak_type:

@@ -50,7 +50,9 @@ def free_dims(ndim: int, contracting: Sequence[int], batch: Sequence[int]) -> tu
 
 
 def product(x: Any, y: Any, numbers: DimensionNumbers, dtype: Any) -> np.ndarray:
-    """The generalized product of two blocks, of the dtype: batch dims, free dims of the left, free dims of the right."""
+    """The generalized product of two blocks, of the dtype: batch dims, free dims of the left, free dims of the
+    right.
+    """
     x, y = np.asarray(x), np.asarray(y)
     dims = _dims(numbers, x.ndim, y.ndim, y.size > x.size)
     if dims.plain and x.dtype == y.dtype == dtype and dtype.kind in "fc" and dtype.itemsize > 2:
@@ -121,7 +123,9 @@ def _wrap(x: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def blas_ready(x: np.ndarray, dtype: Any = None) -> np.ndarray:
-    """`x` with its last two dims laid out as BLAS takes them: rows or columns contiguous; a copy only if they are not."""
+    """`x` with its last two dims laid out as BLAS takes them: rows or columns contiguous; a copy only if they are
+    not.
+    """
     if dtype is not None and x.dtype != dtype:
         return x.astype(dtype, order="C")
     rows, columns = x.shape[-2:]

@@ -124,19 +124,22 @@ def _check(product: _Product, avals: Sequence[Any]) -> None:
     for a, b in zip(lb, rb):
         if x[a] and y[b] and x[a] != y[b]:
             raise ShardingTypeError(
-                f"dot_general requires lhs batch dimensions and rhs batch dimensions to have the consistent sharding, got "
+                f"dot_general requires lhs batch dimensions and rhs batch dimensions to have the consistent "
+                "sharding, got "
                 f"{_entries(x, lb)} and {_entries(y, rb)}, {shown}. Use `jax.reshard` on one of them."
             )
     for a, b in zip(lc, rc):
         if x[a] and y[b] and x[a] != y[b]:
             raise ShardingTypeError(
-                f"dot_general requires contracting dimensions to have consistent sharding, got {_entries(x, lc)} and {_entries(y, rc)}, "
+                f"dot_general requires contracting dimensions to have consistent sharding, got {_entries(x, lc)} "
+                f"and {_entries(y, rc)}, "
                 f"{shown}. Use `jax.reshard` on one of them, or say where the result goes with `out_sharding=`."
             )
     for a, b in zip(lc, rc):
         if explicit & set(x[a]) and explicit & set(y[b]):
             raise ShardingTypeError(
-                "Contracting dimensions are sharded and it is ambiguous how the output should be sharded. Please specify the output "
+                "Contracting dimensions are sharded and it is ambiguous how the output should be sharded. Please "
+                "specify the output "
                 f"sharding via the `out_sharding` parameter. Got lhs_contracting_spec={_entries(x, lc)} and "
                 f"rhs_contracting_spec={_entries(y, rc)}, {shown}."
             )
@@ -155,7 +158,8 @@ def _check_unreduced(product: _Product, avals: Sequence[Any], spec: Any) -> None
     axes = {a for d in lc for a in x[d]} & explicit
     if axes != set(spec.unreduced):
         raise ShardingTypeError(
-            f"dot_general: unreduced axes should be equal to the contracting specs, got unreduced={sorted(spec.unreduced)} and contracting "
+            f"dot_general: unreduced axes should be equal to the contracting specs, got "
+            f"unreduced={sorted(spec.unreduced)} and contracting "
             f"specs {_entries(x, lc)}, {shown}."
         )
 

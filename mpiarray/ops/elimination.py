@@ -59,7 +59,9 @@ _INDEX = np.dtype(np.int32)
 
 
 def factorized(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Both factors in one matrix, the pivots (row k was exchanged with row pivots[k]) and the permutation of the rows."""
+    """Both factors in one matrix, the pivots (row k was exchanged with row pivots[k]) and the permutation of the
+    rows.
+    """
     x = np.array(x, order="C")
     *batch, m, n = x.shape
     flat = x.reshape(math.prod(batch), m, n)
@@ -169,7 +171,8 @@ lu = matrix_op("lu", (2,), (2, 1, 1), type_rule=_lu_type, impl=_lu_impl, jvp=_lu
 def _permutation_type(pivots: ShapedArray, *, size: int) -> Out:
     if pivots.dtype != _INDEX or not pivots.ndim or pivots.shape[-1] > size:
         raise TypeError(
-            f"lu_pivots_to_permutation: pivots must be int32 vectors of at most {size} elements, got {pivots.str_short()}"
+            f"lu_pivots_to_permutation: pivots must be int32 vectors of at most {size} elements, got "
+            f"{pivots.str_short()}"
         )
     return Out((*pivots.shape[:-1], size), _INDEX)
 
@@ -203,7 +206,8 @@ def _solve_type(a: ShapedArray, b: ShapedArray) -> Out:
     check_matrix("solve", b)
     if a.dtype != b.dtype or a.shape[:-1] != b.shape[:-1]:
         raise TypeError(
-            f"solve: matrices and right sides of equal dtypes, batch dimensions and rows are needed, got {a.str_short()} and {b.str_short()}"
+            f"solve: matrices and right sides of equal dtypes, batch dimensions and rows are needed, got "
+            f"{a.str_short()} and {b.str_short()}"
         )
     return Out(b.shape, b.dtype)
 

@@ -1,8 +1,8 @@
 """Fourier transforms over the last dims.
 
 A transform of several dims is a sequence of transforms along one, so a sharded dim needs to be whole only when its turn
-comes: its axes then move to another dim that they divide, by one all-to-all.  Only where no dim can take them is the dim
-gathered.  The result lies like the operand (but for a dim whose new size its axes do not divide).
+comes: its axes then move to another dim that they divide, by one all-to-all.  Only where no dim can take them is the
+dim gathered.  The result lies like the operand (but for a dim whose new size its axes do not divide).
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def _type(x: ShapedArray, *, fft_type: FftType, fft_lengths: tuple[int, ...]) ->
     expected = (*fft_lengths[:-1], _operand_size(fft_type, fft_lengths[-1]))
     if x.shape[x.ndim - count :] != expected:
         raise ValueError(
-            f"{fft_type.name} of lengths {fft_lengths} requires the last dimensions of its input to be {expected}, got {x.str_short()}"
+            f"{fft_type.name} of lengths {fft_lengths} requires the last dimensions of its input to be {expected}, "
+            f"got {x.str_short()}"
         )
     return Out((*x.shape[:-1], _result_size(fft_type, fft_lengths[-1])), _result_dtype(fft_type, x.dtype))
 

@@ -1,8 +1,9 @@
-"""What the ops of linear algebra share: stacks of matrices whose batch dims may be sharded and whose matrix dims may not.
+"""What the ops of linear algebra share: stacks of matrices whose batch dims may be sharded and whose matrix dims may
+not.
 
-`matrix_op` makes an op from its type rule, its kernel and its derivative: the plan (batch dims stay where they are, matrix
-dims that only Auto axes shard are gathered), batching and 16-bit floats are the same for all.  Below it are the small
-products and masks that derivatives are written in.
+`matrix_op` makes an op from its type rule, its kernel and its derivative: the plan (batch dims stay where they are,
+matrix dims that only Auto axes shard are gathered), batching and 16-bit floats are the same for all.  Below it are the
+small products and masks that derivatives are written in.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def matrix_op(
     transpose: Any = NOT_LINEAR,
     hlo_name: str | None = None,
 ) -> Op:
-    """An op on stacks.  `core_in` and `core_out` say how many trailing dims of each operand and result belong to one matrix."""
+    """An op on stacks.  `core_in` and `core_out` say how many trailing dims of each operand and result belong to
+    one matrix.
+    """
 
     def plan(avals: tuple[Any, ...], **params: Any) -> Plan:
         return _stack_plan(name, avals, core_in, core_out)
@@ -81,14 +84,16 @@ def _stack_plan(name: str, avals: tuple[Any, ...], core_in: Sequence[int], core_
         first = a.ndim - core
         if any(explicit & set(axes) for axes in dims[first:]):
             raise ShardingTypeError(
-                f"Input {k} to {name} must be unsharded on non-batch dimensions, but got {a.short()} with spec {a.sharding.spec}. "
+                f"Input {k} to {name} must be unsharded on non-batch dimensions, but got {a.short()} with spec "
+                f"{a.sharding.spec}. "
                 "Use `jax.reshard` to gather the matrices first, or wrap the call in `jax.sharding.auto_axes`."
             )
         for d, axes in enumerate(dims[:first]):
             if axes and batch[d] and axes != batch[d]:
                 shown = ", ".join(str(tuple(entry(e) for e in dims_of(b))) for b in avals)
                 raise ShardingTypeError(
-                    f"{name} got incompatible shardings of batch dimensions: {shown}, for operands {', '.join(b.short() for b in avals)}. "
+                    f"{name} got incompatible shardings of batch dimensions: {shown}, for operands "
+                    f"{', '.join(b.short() for b in avals)}. "
                     "Use `jax.reshard` to bring them to one sharding."
                 )
             batch[d] = batch[d] or axes
@@ -127,7 +132,9 @@ def wide(x: Any) -> np.ndarray:
 
 
 def guarded(f: Callable[..., Any], *blocks: np.ndarray, core: Sequence[int]) -> tuple[np.ndarray, ...]:
-    """`f` of stacks, as a tuple; NaN for the matrices of a stack where LAPACK fails (singular, not definite, not finite)."""
+    """`f` of stacks, as a tuple; NaN for the matrices of a stack where LAPACK fails (singular, not definite, not
+    finite).
+    """
     try:
         return _as_tuple(f(*blocks))
     except np.linalg.LinAlgError:

@@ -69,7 +69,8 @@ def _qr_jvp(op: Op, primals: Sequence[Any], tangents: Sequence[Any], *, full_mat
     m, n = aval_of(primals[0]).shape[-2:]
     if m < n or (full_matrices and m != n):
         raise NotImplementedError(
-            f"Unimplemented case of QR decomposition derivative: got {aval_of(primals[0]).str_short()} with full_matrices={full_matrices}; "
+            f"Unimplemented case of QR decomposition derivative: got {aval_of(primals[0]).str_short()} with "
+            f"full_matrices={full_matrices}; "
             "it exists for matrices with at least as many rows as columns, and reduced factors"
         )
     scaled_change = solve_triangular(r, instantiate(tangents[0]), lower=False, left=False)
@@ -152,7 +153,8 @@ def _eig_jvp(op: Op, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[A
         outs = op(*primals)
         return list(outs), _no_tangents(outs)
     raise NotImplementedError(
-        "The derivatives of non-symmetric eigenvectors are not implemented, only those of eigenvalues: use `jnp.linalg.eigvals`."
+        "The derivatives of non-symmetric eigenvectors are not implemented, only those of eigenvalues: use "
+        "`jnp.linalg.eigvals`."
     )
 
 

@@ -40,7 +40,9 @@ _SMALL = 32  # rows below which rows are eliminated one by one
 
 
 def solve_triangle(a: np.ndarray, b: np.ndarray, *, lower: bool, unit: bool) -> np.ndarray:
-    """`a x = b` for stacks of triangular `a`; only the triangle that is named is read.  Zeros on the diagonal give infinities."""
+    """`a x = b` for stacks of triangular `a`; only the triangle that is named is read.  Zeros on the diagonal give
+    infinities.
+    """
     x = np.array(np.broadcast_to(b, (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])))
     _solve_in_place(a, x, lower, unit)
     return x
@@ -85,7 +87,8 @@ def _type(a: ShapedArray, b: ShapedArray, *, left_side: bool, **params: Any) -> 
         raise TypeError(f"triangular_solve: operands must have one dtype, got {a.str_short()} and {b.str_short()}")
     if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2 if left_side else -1]:
         raise TypeError(
-            f"triangular_solve requires both arguments to have the same number of dimensions, equal batch dimensions and a common "
+            f"triangular_solve requires both arguments to have the same number of dimensions, equal batch "
+            "dimensions and a common "
             f"dimension, got {a.str_short()} and {b.str_short()} with left_side={left_side}"
         )
     return Out(b.shape, b.dtype)
@@ -116,7 +119,8 @@ def _transpose(op: Op, ct: Any, a: Any, b: Any, *, transpose_a: bool, **params: 
 
 
 triangular_solve = matrix_op(
-    "triangular_solve", (2, 2), (2,), type_rule=_type, impl=_impl, jvp=_jvp, transpose=_transpose, hlo_name="triangular-solve"
+    "triangular_solve", (2, 2), (2,), type_rule=_type, impl=_impl, jvp=_jvp, transpose=_transpose,
+    hlo_name="triangular-solve",
 )  # fmt: skip
 
 

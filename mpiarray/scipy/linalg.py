@@ -1,7 +1,7 @@
 """`jax.scipy.linalg`: factors as scipy gives them, solutions from factors, functions of matrices, special matrices.
 
-As in `jnp.linalg` matrix dims must be unsharded, batch dims may be sharded.  The arguments `overwrite_*`, `check_finite`,
-`lwork`, `debug` are accepted and change nothing.
+As in `jnp.linalg` matrix dims must be unsharded, batch dims may be sharded.  The arguments `overwrite_*`,
+`check_finite`, `lwork`, `debug` are accepted and change nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from mpiarray.ops.slicing import pad, slice_
 from mpiarray.types import dtypes
 
 __all__ = [
-    "block_diag", "cho_factor", "cho_solve", "cholesky", "circulant", "companion", "det", "dft", "eigh", "expm", "expm_frechet",
-    "hadamard", "hankel", "hilbert", "inv", "lu", "lu_factor", "lu_solve", "polar", "qr", "solve", "solve_triangular", "svd", "toeplitz",
+    "block_diag", "cho_factor", "cho_solve", "cholesky", "circulant", "companion", "det", "dft", "eigh", "expm",
+    "expm_frechet",
+    "hadamard", "hankel", "hilbert", "inv", "lu", "lu_factor", "lu_solve", "polar", "qr", "solve",
+    "solve_triangular", "svd", "toeplitz",
 ]  # fmt: skip
 
 
@@ -64,7 +66,8 @@ def _system(name: str, a: Any, b: Any) -> tuple[Any, Any, bool]:
     y = manipulation.expand_dims(y, 1) if vector else y
     if aval_of(y).ndim < 2 or aval_of(y).shape[-2] != aval_of(x).shape[-1]:
         raise ValueError(
-            f"{name}: the right side must have as many rows as the matrix, got {aval_of(x).str_short()} and {aval_of(y).str_short()}"
+            f"{name}: the right side must have as many rows as the matrix, got {aval_of(x).str_short()} and "
+            f"{aval_of(y).str_short()}"
         )
     return *same_stacks(name, x, y), vector
 
@@ -158,9 +161,17 @@ def svd(
 
 
 def eigh(
-    a: Any, b: Any = None, lower: bool = True, eigvals_only: bool = False, overwrite_a: bool = False, overwrite_b: bool = False,
-    turbo: bool = True, eigvals: None = None, type: int = 1, check_finite: bool = True,
-) -> Any:  # fmt: skip
+    a: Any,
+    b: Any = None,
+    lower: bool = True,
+    eigvals_only: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    turbo: bool = True,
+    eigvals: None = None,
+    type: int = 1,
+    check_finite: bool = True,
+) -> Any:
     """Eigenvalues and eigenvectors of Hermitian matrices, of which one triangle is read."""
     if b is not None:
         raise NotImplementedError("Only the b=None case of eigh is implemented")
@@ -175,7 +186,9 @@ def eigh(
 def polar(
     a: Any, side: str = "right", *, method: str = "svd", eps: float | None = None, max_iterations: int | None = None
 ) -> tuple[Any, Any]:
-    """Factors of which one has orthonormal columns (rows) and the other is positive semidefinite: `u @ p`, or `p @ u` for "left"."""
+    """Factors of which one has orthonormal columns (rows) and the other is positive semidefinite: `u @ p`, or `p @
+    u` for "left".
+    """
     if side not in ("right", "left"):
         raise ValueError(f"The argument `side` of polar must be either 'right' or 'left', got {side!r}")
     (x,) = inexact("polar", a)
@@ -220,7 +233,9 @@ def solve_triangular(
     a: Any, b: Any, trans: int | str = 0, lower: bool = False, unit_diagonal: bool = False, overwrite_b: bool = False,
     debug: Any = None, check_finite: bool = True,
 ) -> Any:  # fmt: skip
-    """The solution of `a @ x == b` for triangular `a`; `trans` "T" (1): with its transpose, "C" (2): with its adjoint."""
+    """The solution of `a @ x == b` for triangular `a`; `trans` "T" (1): with its transpose, "C" (2): with its
+    adjoint.
+    """
     kinds = {0: "N", "N": "N", 1: "T", "T": "T", 2: "C", "C": "C"}
     if trans not in kinds:
         raise ValueError(f"Invalid 'trans' value {trans} of solve_triangular: use 0 or 'N', 1 or 'T', 2 or 'C'")
@@ -259,7 +274,8 @@ def block_diag(*arrs: Any) -> Any:
     items = [as_array(x) for x in promote_dtypes(*operands("block_diag", *(arrs or (np.zeros((1, 0)),))))]
     if any(x.aval.ndim > 2 for x in items):
         raise ValueError(
-            f"Arguments to jax.scipy.linalg.block_diag must have at most 2 dimensions, got {[x.aval.str_short() for x in items]}"
+            f"Arguments to jax.scipy.linalg.block_diag must have at most 2 dimensions, got "
+            f"{[x.aval.str_short() for x in items]}"
         )
     items = [x if x.aval.ndim == 2 else manipulation.atleast_2d(x) for x in items]
     width = sum(x.aval.shape[1] for x in items)

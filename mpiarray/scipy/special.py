@@ -1,7 +1,7 @@
 """`jax.scipy.special`: special functions, elementwise on arrays of any sharding.
 
-The transcendental kernels are ops (`ops/special.py`); here they get scipy's names and arguments, and the functions that are
-made of them.  Integers become floats.
+The transcendental kernels are ops (`ops/special.py`); here they get scipy's names and arguments, and the functions
+that are made of them.  Integers become floats.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ from mpiarray.ops.select import stop_gradient
 from mpiarray.types import dtypes
 
 __all__ = [
-    "bernoulli", "beta", "betainc", "betaln", "boxcox", "boxcox1p", "comb", "digamma", "entr", "erf", "erfc", "erfinv", "expit",
-    "factorial", "gamma", "gammainc", "gammaincc", "gammaln", "gammasgn", "i0", "i0e", "i1", "i1e", "kl_div", "log_ndtr",
-    "log_softmax", "logit", "loggamma", "logsumexp", "multigammaln", "ndtr", "ndtri", "poch", "polygamma", "rel_entr", "softmax",
+    "bernoulli", "beta", "betainc", "betaln", "boxcox", "boxcox1p", "comb", "digamma", "entr", "erf", "erfc",
+    "erfinv", "expit",
+    "factorial", "gamma", "gammainc", "gammaincc", "gammaln", "gammasgn", "i0", "i0e", "i1", "i1e", "kl_div",
+    "log_ndtr",
+    "log_softmax", "logit", "loggamma", "logsumexp", "multigammaln", "ndtr", "ndtri", "poch", "polygamma",
+    "rel_entr", "softmax",
     "xlog1py", "xlogy", "zeta",
 ]  # fmt: skip
 
@@ -82,7 +85,9 @@ _TAILS = {4: (-10.0, 5.0), 8: (-20.0, 8.0)}
 
 
 def log_ndtr(x: Any, series_order: int = 3) -> Any:
-    """The logarithm of `ndtr`, exact in both tails; `series_order` terms of the asymptotic series are used in the lower one."""
+    """The logarithm of `ndtr`, exact in both tails; `series_order` terms of the asymptotic series are used in the
+    lower one.
+    """
     (x,) = _floats("log_ndtr", x)
     dtype = aval_of(x).dtype
     low, high = _TAILS[8 if dtype.itemsize == 8 else 4]
@@ -348,7 +353,8 @@ def logsumexp(
 ) -> Any:
     """log(sum(b * exp(a))) over axes, without overflow; `where` leaves elements out.
 
-    return_sign: give the logarithm of the absolute value and the sign.  Otherwise the result is NaN where the sum is negative.
+    return_sign: give the logarithm of the absolute value and the sign.  Otherwise the result is NaN where the sum is
+    negative.
     """
     if b is None:
         (x,) = (as_array(v) for v in promote_to_inexact("logsumexp", a))

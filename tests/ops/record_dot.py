@@ -3,14 +3,15 @@
     python record_dot.py > recorded_dot.json
 
 Run with a Python that has JAX 0.10. Each row: the kind, its parameters, the operands as [shape, spec], the out_sharding
-as [spec, unreduced] or null, and the result as [shape, spec, unreduced], or the name of the error's class and a key phrase
-of its message.
+as [spec, unreduced] or null, and the result as [shape, spec, unreduced], or the name of the error's class and a key
+phrase of its message.
 """
 
 import json
 import os
 import random
 import sys
+from functools import partial
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
@@ -32,7 +33,8 @@ PHRASES = (
     "Incompatible types for matmul arguments",
 )
 EINSUMS = (
-    "ij,jk->ik", "ij,kj->ik", "ij,jk->ki", "bij,bjk->bik", "bij,jk->bik", "bqhd,bkhd->bhqk", "ij,ij->i", "ij,ij->", "i,j->ij", "ij->ji",
+    "ij,jk->ik", "ij,kj->ik", "ij,jk->ki", "bij,bjk->bik", "bij,jk->bik", "bqhd,bkhd->bhqk", "ij,ij->i", "ij,ij->",
+    "i,j->ij", "ij->ji",
     "ij->j", "ij,jk,kl->il", "abc,cd->abd", "ii->i",
 )  # fmt: skip
 
@@ -111,12 +113,16 @@ def out_shape(numbers, shapes):
     return [shapes[0][d] for d in numbers[1][0]] + free[0] + free[1]
 
 
+def product(numbers, a, b, out_sharding):
+    return lax.dot_general(a, b, numbers, out_sharding=out_sharding)
+
+
 def rows():
     frozen = lambda v: tuple(frozen(x) for x in v) if isinstance(v, list) else v
     for _ in range(700):
         numbers, shapes = numbers_of()
         specs = likely(numbers, shapes, [spec_of(s) for s in shapes])
-        dot = lambda a, b, out_sharding: lax.dot_general(a, b, frozen(numbers), out_sharding=out_sharding)
+        dot = partial(product, frozen(numbers))
         operands = [list(o) for o in zip(shapes, specs)]
         yield record("dot_general", numbers, operands, None, dot)
         if rng.random() < 0.5:
@@ -152,7 +158,7 @@ def rows():
             text,
             [list(o) for o in zip(shapes, specs)],
             None,
-            lambda *a, out_sharding: jnp.einsum(text, *a, out_sharding=out_sharding),
+            partial(jnp.einsum, text),
         )
 
 

@@ -9,7 +9,7 @@ import pytest
 from mpiarray.config import config
 from mpiarray.core.op import Linear
 from mpiarray.ops import elimination, spectral, triangular
-from mpiarray.runtime import eager  # noqa: F401  (ops run at once)
+from mpiarray.runtime import eager
 
 BATCHES = [(), (3,), (2, 3)]
 DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
