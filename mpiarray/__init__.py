@@ -10,7 +10,7 @@
 One MPI rank owns one device of a mesh; every rank runs the same program.  Importing starts no MPI.
 """
 
-from mpiarray import debug, dtypes, errors, experimental, lax, numpy, random, scipy, sharding, tree, tree_util
+from mpiarray import debug, dtypes, errors, experimental, lax, nn, numpy, random, scipy, sharding, tree, tree_util
 from mpiarray.config import config
 from mpiarray.higher_order.jit import jit
 from mpiarray.higher_order.shard_map import shard_map, smap
@@ -47,6 +47,6 @@ __all__ = [
     "Array", "Device", "Mesh", "NamedSharding", "P", "PartitionSpec", "ShapeDtypeStruct", "block_until_ready", "clear_caches", "config", "debug",
     "default_backend", "device_count", "device_get", "device_put", "devices", "disable_jit", "distributed", "dtypes", "enable_x64", "errors",
     "eval_shape", "experimental", "jit", "lax", "local_device_count", "local_devices", "make_array_from_callback",
-    "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "numpy", "process_count",
+    "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "nn", "numpy", "process_count",
     "process_index", "pure_callback", "random", "reshard", "scipy", "set_mesh", "shard_map", "sharding", "smap", "tree", "tree_util", "typeof",
 ]  # fmt: skip
