@@ -35,6 +35,7 @@ from mpiarray.numpy.ranges import *
 from mpiarray.numpy.reductions import *
 from mpiarray.numpy.scalar_types import *
 from mpiarray.numpy.scalar_types import bool_ as bool
+from mpiarray.numpy.selection import *
 from mpiarray.numpy.sets import *
 from mpiarray.numpy.sorting import *
 from mpiarray.numpy.statistics import *
@@ -43,13 +44,18 @@ from mpiarray.numpy.ufunc_class import *
 from mpiarray.numpy.ufuncs import *
 from mpiarray.numpy.unwrapping import *
 from mpiarray.numpy.vectorizing import *
-from mpiarray.numpy.selection import *
 from mpiarray.numpy.windows import *
 
 pi, e, euler_gamma, inf, nan, newaxis = _np.pi, _np.e, _np.euler_gamma, _np.inf, _np.nan, None
 
 # numpy's abstract dtypes, for `issubdtype`
-character, complexfloating, flexible, floating, generic = _np.character, _np.complexfloating, _np.flexible, _np.floating, _np.generic
+character, complexfloating, flexible, floating, generic = (
+    _np.character,
+    _np.complexfloating,
+    _np.flexible,
+    _np.floating,
+    _np.generic,
+)
 inexact, integer, number, object_, signedinteger = _np.inexact, _np.integer, _np.number, _np.object_, _np.signedinteger
 unsignedinteger, ComplexWarning = _np.unsignedinteger, _np.exceptions.ComplexWarning
 

@@ -13,7 +13,18 @@ import numpy as np
 
 from mpiarray.core.value import Value, aval_of
 from mpiarray.numpy.host import as_array
-from mpiarray.numpy.promotion import cast, join, operands, promote, promote_dtypes, promote_inexact, promote_numeric, promote_ranks, promote_strong, promote_to_inexact
+from mpiarray.numpy.promotion import (
+    cast,
+    join,
+    operands,
+    promote,
+    promote_dtypes,
+    promote_inexact,
+    promote_numeric,
+    promote_ranks,
+    promote_strong,
+    promote_to_inexact,
+)
 from mpiarray.ops import arithmetic as ops
 from mpiarray.ops import bits, comparison, complex_parts, divisors
 from mpiarray.ops.common import const_like
@@ -21,8 +32,9 @@ from mpiarray.ops.select import select_n, where
 from mpiarray.types import dtypes
 
 __all__ = [
-    "abs", "absolute", "cbrt", "ceil", "divide", "divmod", "fabs", "fix", "float_power", "floor", "floor_divide", "fmod", "gcd", "lcm",
-    "mod", "positive", "pow", "power", "reciprocal", "remainder", "rint", "sign", "sqrt", "square", "true_divide", "trunc",
+    "abs", "absolute", "cbrt", "ceil", "divide", "divmod", "fabs", "fix", "float_power", "floor", "floor_divide",
+    "fmod", "gcd", "lcm", "mod", "positive", "pow", "power", "reciprocal", "remainder", "rint", "sign", "sqrt",
+    "square", "true_divide", "trunc",
 ]  # fmt: skip
 
 
@@ -36,7 +48,9 @@ def subtract(x: Any, y: Any, /) -> Any:
     """Difference.  Raises TypeError for bools: use `logical_xor`."""
     x, y = promote("subtract", x, y)
     if dtypes.is_bool(aval_of(x).dtype):
-        raise TypeError("subtract does not accept dtype bool: use `jnp.logical_xor`, `jnp.bitwise_xor` or cast to an integer dtype")
+        raise TypeError(
+            "subtract does not accept dtype bool: use `jnp.logical_xor`, `jnp.bitwise_xor` or cast to an integer dtype"
+        )
     return ops.sub(x, y)
 
 
@@ -58,7 +72,9 @@ def _numeric(name: str, *args: Any) -> list[Any]:
     args = operands(name, *args)
     out = promote_ranks(name, *promote_numeric(*args))
     if dtypes.is_complex(aval_of(out[0]).dtype):
-        raise TypeError(f"{name} does not support complex-valued inputs, got {', '.join(aval_of(a).str_short() for a in args)}")
+        raise TypeError(
+            f"{name} does not support complex-valued inputs, got {', '.join(aval_of(a).str_short() for a in args)}"
+        )
     return out
 
 
@@ -108,7 +124,9 @@ def _remainder(x: Any, y: Any) -> Any:
 def _divmod_of_floats(x: Any, y: Any) -> tuple[Any, Any]:
     rest = ops.rem(x, y)
     quotient = ops.div(ops.sub(x, rest), y)
-    wrong_sign = bits.and_(comparison.ne(rest, const_like(rest, 0)), comparison.ne(complex_parts.sign(y), complex_parts.sign(rest)))
+    wrong_sign = bits.and_(
+        comparison.ne(rest, const_like(rest, 0)), comparison.ne(complex_parts.sign(y), complex_parts.sign(rest))
+    )
     rest = select_n(wrong_sign, rest, ops.add(rest, y))
     quotient = select_n(wrong_sign, quotient, ops.sub(quotient, const_like(quotient, 1)))
     infinite = comparison.eq(y, const_like(y, 0))
@@ -159,7 +177,8 @@ def _static_power(x: Any, exponent: int) -> Any:
     (x,) = promote_numeric(x)
     if dtypes.is_int(aval_of(x).dtype) and exponent < 0:
         raise TypeError(
-            f"Integers cannot be raised to negative powers, got power({aval_of(x).str_short()}, {exponent}). Cast the base to a float."
+            f"Integers cannot be raised to negative powers, got power({aval_of(x).str_short()}, {exponent}). "
+            "Cast the base to a float."
         )
     return ops.square(x) if exponent == 2 else ops.integer_pow(x, y=exponent)
 
@@ -288,7 +307,9 @@ def rint(x: Any, /) -> Any:
 def _integers(name: str, x1: Any, x2: Any) -> Sequence[Any]:
     args = promote(name, x1, x2)
     if not dtypes.is_int(aval_of(args[0]).dtype):
-        raise ValueError(f"Arguments to jax.numpy.{name} must be integers, got {', '.join(aval_of(a).str_short() for a in (x1, x2))}")
+        raise ValueError(
+            f"Arguments to jax.numpy.{name} must be integers, got {', '.join(aval_of(a).str_short() for a in (x1, x2))}"
+        )
     return args
 
 

@@ -111,9 +111,15 @@ class Array(Value):
         return indexing.At(self)
 
     def take(
-        self, indices: Any, axis: int | None = None, out: None = None, mode: str | None = None, unique_indices: bool = False,
-        indices_are_sorted: bool = False, fill_value: Any = None,
-    ) -> Any:  # fmt: skip
+        self,
+        indices: Any,
+        axis: int | None = None,
+        out: None = None,
+        mode: str | None = None,
+        unique_indices: bool = False,
+        indices_are_sorted: bool = False,
+        fill_value: Any = None,
+    ) -> Any:
         """The slices at integer indices along `axis` (None: elements of the flattened array)."""
         return taking.take(self, indices, axis, out, mode, unique_indices, indices_are_sorted, fill_value)
 
@@ -121,7 +127,9 @@ class Array(Value):
         """The indices of elements that are not zero, one array per dim."""
         return nonzeros.nonzero(self, size=size, fill_value=fill_value)
 
-    def compress(self, condition: Any, axis: int | None = None, *, size: int | None = None, fill_value: Any = 0, out: None = None) -> Any:
+    def compress(
+        self, condition: Any, axis: int | None = None, *, size: int | None = None, fill_value: Any = 0, out: None = None
+    ) -> Any:
         """The slices along `axis` where the 1-D condition holds."""
         return nonzeros.compress(condition, self, axis, size=size, fill_value=fill_value, out=out)
 
@@ -183,7 +191,8 @@ class Array(Value):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise TypeError(
-            f"JAX arrays are immutable and do not support in-place item assignment. Instead of x[idx] = y, use x = x.at[idx].set(y); got an "
+            "JAX arrays are immutable and do not support in-place item assignment. Instead of x[idx] = y, use "
+            "x = x.at[idx].set(y); got an "
             f"array of type {self.aval.str_short()}"
         )
 
@@ -246,7 +255,13 @@ class Array(Value):
 
     def transpose(self, *args: Any) -> Any:
         """With its dims in another order, given as one sequence or as several ints (default: reversed)."""
-        axes = None if not args or args == (None,) else args[0] if len(args) == 1 and not isinstance(args[0], int) else args
+        axes = (
+            None
+            if not args or args == (None,)
+            else args[0]
+            if len(args) == 1 and not isinstance(args[0], int)
+            else args
+        )
         return manipulation.transpose(self, axes)
 
     def swapaxes(self, axis1: int, axis2: int) -> Any:
@@ -277,7 +292,9 @@ class Array(Value):
         """An array of its own with the same values."""
         return creation.copy(self)
 
-    def repeat(self, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None, out_sharding: Any = None) -> Any:
+    def repeat(
+        self, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None, out_sharding: Any = None
+    ) -> Any:
         """Each element repeated; see `jnp.repeat`."""
         return editing.repeat(self, repeats, axis, total_repeat_length=total_repeat_length, out_sharding=out_sharding)
 
@@ -292,42 +309,74 @@ class Array(Value):
     # -- methods: reductions -----------------------------------------------------------------------------
 
     def sum(
-        self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None,
+        self,
+        axis: Any = None,
+        dtype: Any = None,
+        out: None = None,
+        keepdims: bool = False,
+        initial: Any = None,
+        where: Any = None,
         promote_integers: bool = True,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """The sum over `axis` (None: all)."""
         return reductions.sum(self, axis, dtype, out, keepdims, initial, where, promote_integers)
 
     def prod(
-        self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None,
+        self,
+        axis: Any = None,
+        dtype: Any = None,
+        out: None = None,
+        keepdims: bool = False,
+        initial: Any = None,
+        where: Any = None,
         promote_integers: bool = True,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """The product over `axis` (None: all)."""
         return reductions.prod(self, axis, dtype, out, keepdims, initial, where, promote_integers)
 
-    def max(self, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Any:
+    def max(
+        self, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    ) -> Any:
         """The largest element over `axis` (None: all)."""
         return reductions.max(self, axis, out, keepdims, initial, where)
 
-    def min(self, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Any:
+    def min(
+        self, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    ) -> Any:
         """The smallest element over `axis` (None: all)."""
         return reductions.min(self, axis, out, keepdims, initial, where)
 
-    def mean(self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Any:
+    def mean(
+        self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
+    ) -> Any:
         """The mean over `axis` (None: all)."""
         return reductions.mean(self, axis, dtype, out, keepdims, where=where)
 
     def var(
-        self, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False, *, where: Any = None,
+        self,
+        axis: Any = None,
+        dtype: Any = None,
+        out: None = None,
+        ddof: int = 0,
+        keepdims: bool = False,
+        *,
+        where: Any = None,
         correction: int | float | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """The variance over `axis` (None: all)."""
         return reductions.var(self, axis, dtype, out, ddof, keepdims, where=where, correction=correction)
 
     def std(
-        self, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False, *, where: Any = None,
+        self,
+        axis: Any = None,
+        dtype: Any = None,
+        out: None = None,
+        ddof: int = 0,
+        keepdims: bool = False,
+        *,
+        where: Any = None,
         correction: int | float | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """The standard deviation over `axis` (None: all)."""
         return reductions.std(self, axis, dtype, out, ddof, keepdims, where=where, correction=correction)
 
@@ -361,11 +410,27 @@ class Array(Value):
 
     # -- methods: order ------------------------------------------------------------------------------------
 
-    def sort(self, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True, descending: bool = False) -> Any:
+    def sort(
+        self,
+        axis: int | None = -1,
+        *,
+        kind: None = None,
+        order: None = None,
+        stable: bool = True,
+        descending: bool = False,
+    ) -> Any:
         """Sorted along `axis` (None: flattened)."""
         return sorting.sort(self, axis, kind=kind, order=order, stable=stable, descending=descending)
 
-    def argsort(self, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True, descending: bool = False) -> Any:
+    def argsort(
+        self,
+        axis: int | None = -1,
+        *,
+        kind: None = None,
+        order: None = None,
+        stable: bool = True,
+        descending: bool = False,
+    ) -> Any:
         """The positions that sort along `axis` (None: flattened)."""
         return sorting.argsort(self, axis, kind=kind, order=order, stable=stable, descending=descending)
 
@@ -377,6 +442,10 @@ class Array(Value):
         """Where elements of `v` go in this sorted array."""
         return sorting.searchsorted(self, v, side, sorter, method=method)
 
-    def dot(self, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None) -> Any:
+    def dot(
+        self, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None
+    ) -> Any:
         """The dot product with `b`."""
-        return products.dot(self, b, precision=precision, preferred_element_type=preferred_element_type, out_sharding=out_sharding)
+        return products.dot(
+            self, b, precision=precision, preferred_element_type=preferred_element_type, out_sharding=out_sharding
+        )

@@ -12,7 +12,15 @@ import numpy as np
 from mpiarray.core.value import aval_of
 from mpiarray.numpy.comparison import greater, isnan, less, truth
 from mpiarray.numpy.host import as_array
-from mpiarray.numpy.promotion import broadcast_operands, cast, join, operands, promote, promote_dtypes, promote_strong_unless_weak
+from mpiarray.numpy.promotion import (
+    broadcast_operands,
+    cast,
+    join,
+    operands,
+    promote,
+    promote_dtypes,
+    promote_strong_unless_weak,
+)
 from mpiarray.ops import arithmetic, bits, comparison, complex_parts
 from mpiarray.ops.common import const_like
 from mpiarray.ops.select import select_n
@@ -48,7 +56,10 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
         raise ValueError("condlist must be non-empty")
     conditions = operands("select", *condlist)
     if any(not dtypes.is_bool(aval_of(c).dtype) for c in conditions):
-        raise ValueError(f"select: all arrays in condlist must be boolean, got {', '.join(aval_of(c).str_short() for c in conditions)}")
+        raise ValueError(
+            "select: all arrays in condlist must be boolean, got "
+            f"{', '.join(aval_of(c).str_short() for c in conditions)}"
+        )
     *choices, out = promote_dtypes(*operands("select", *choicelist, default))
     *choices, out = broadcast_operands("select", *choices, out)
     for condition, choice in zip(reversed(conditions), reversed(choices)):
@@ -89,14 +100,16 @@ def fmin(x1: Any, x2: Any) -> Any:
 
 
 def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Any:
-    """`arr` limited to values from `min` to `max`; None is no limit.  Raises ValueError for complex numbers, TypeError without `arr`."""
+    """`arr` limited to values from `min` to `max`; None is no limit.  Raises ValueError for complex numbers."""
     if arr is None:
         raise ValueError("No input was provided to the clip function.")
     args = operands("clip", *(a for a in (arr, min, max) if a is not None))
     if any(dtypes.is_complex(aval_of(a).dtype) for a in args):
         raise ValueError(
-            "Clip received a complex value either through the input or the min/max keywords. Complex values have no ordering and cannot be "
-            "clipped. Please convert to a real value or array by taking the real or imaginary components via jax.numpy.real/imag respectively."
+            "Clip received a complex value either through the input or the min/max keywords. Complex values "
+            "have no ordering and cannot be "
+            "clipped. Please convert to a real value or array by taking the real or imaginary components via "
+            "jax.numpy.real/imag respectively."
         )
     out = args[0]
     if min is not None:

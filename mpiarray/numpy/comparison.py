@@ -20,9 +20,10 @@ from mpiarray.ops.linear import full_of
 from mpiarray.types import dtypes
 
 __all__ = [
-    "bitwise_count", "bitwise_invert", "bitwise_left_shift", "bitwise_not", "bitwise_right_shift", "equal",
-    "greater", "greater_equal", "invert", "iscomplex", "iscomplexobj", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "isrealobj",
-    "isscalar", "left_shift", "less", "less_equal", "logical_not", "not_equal", "right_shift", "signbit",
+    "bitwise_count", "bitwise_invert", "bitwise_left_shift", "bitwise_not", "bitwise_right_shift", "equal", "greater",
+    "greater_equal", "invert", "iscomplex", "iscomplexobj", "isfinite", "isinf", "isnan", "isneginf", "isposinf",
+    "isreal", "isrealobj", "isscalar", "left_shift", "less", "less_equal", "logical_not", "not_equal", "right_shift",
+    "signbit",
 ]  # fmt: skip
 
 _BOOL = np.dtype(np.bool_)

@@ -19,7 +19,8 @@ from mpiarray.ops.select import where
 from mpiarray.types import dtypes
 
 __all__ = [
-    "angle", "conj", "conjugate", "copysign", "frexp", "imag", "ldexp", "modf", "nextafter", "real", "real_if_close", "spacing",
+    "angle", "conj", "conjugate", "copysign", "frexp", "imag", "ldexp", "modf", "nextafter", "real", "real_if_close",
+    "spacing",
 ]  # fmt: skip
 
 _I32 = np.dtype(np.int32)
@@ -120,10 +121,14 @@ def frexp(x: Any, /) -> tuple[Any, Any]:
     small = comparison.lt(absolute(x), const_like(x, float(info.tiny)))
     x_normal = where(small, scaled, x, aval_of(x))
     read = bits.bitcast_convert_type(x_normal, new_dtype=pattern)
-    exponent = bits.and_(bits.shift_right_logical(read, const_like(read, fraction_bits)), const_like(read, exponent_mask))
+    exponent = bits.and_(
+        bits.shift_right_logical(read, const_like(read, fraction_bits)), const_like(read, exponent_mask)
+    )
     exponent = cast(exponent, _I32)
     exponent = arithmetic.sub(exponent, const_like(exponent, bias))
-    exponent = arithmetic.sub(exponent, where(small, const_like(exponent, fraction_bits), const_like(exponent, 0), aval_of(exponent)))
+    exponent = arithmetic.sub(
+        exponent, where(small, const_like(exponent, fraction_bits), const_like(exponent, 0), aval_of(exponent))
+    )
     cleared = bits.and_(read, const_like(read, ~(exponent_mask << fraction_bits)))
     half = bits.bitcast_convert_type(bits.or_(cleared, const_like(read, bias << fraction_bits)), new_dtype=dtype)
     special = bits.or_(bits.not_(isfinite(x)), comparison.eq(x, const_like(x, 0)))
@@ -146,5 +151,3 @@ def ldexp(x1: Any, x2: Any, /) -> Any:
     for step in (half, arithmetic.sub(n, half)):
         x = arithmetic.mul(x, transcendental.exp2(cast(step, aval_of(x).dtype, aval_of(x).weak_type)))
     return x
-
-

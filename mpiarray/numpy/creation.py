@@ -17,7 +17,8 @@ from mpiarray.core.value import Literal, Value, aval_of, literal
 from mpiarray.numpy.host import as_array, from_host, place
 from mpiarray.numpy.placing import made
 from mpiarray.numpy.promotion import add_leading, broadcast_operands, cast, check_arraylike, joined_shape
-from mpiarray.ops.linear import broadcast_in_dim, copy as copy_op, full_of
+from mpiarray.ops.linear import broadcast_in_dim, full_of
+from mpiarray.ops.linear import copy as copy_op
 from mpiarray.ops.placement import reshard
 from mpiarray.ops.shape import concatenate
 from mpiarray.types import dtypes
@@ -25,8 +26,8 @@ from mpiarray.types.aval import ShapedArray
 from mpiarray.types.sharding import NamedSharding
 
 __all__ = [
-    "array", "asarray", "copy", "empty", "empty_like", "from_dlpack", "frombuffer", "fromfile", "fromiter", "fromstring", "full", "full_like", "ones",
-    "ones_like", "zeros", "zeros_like",
+    "array", "asarray", "copy", "empty", "empty_like", "from_dlpack", "frombuffer", "fromfile", "fromiter",
+    "fromstring", "full", "full_like", "ones", "ones_like", "zeros", "zeros_like",
 ]  # fmt: skip
 
 
@@ -41,8 +42,13 @@ def canonical_shape(shape: Any, name: str) -> tuple[int, ...]:
     except TypeError:
         hint = ""
         if any(isinstance(n, Value) for n in sizes):
-            hint = " If using `jit`, mark the argument static with `static_argnums` or apply `jit` to smaller subfunctions."
-        raise TypeError(f"Shapes must be 1D sequences of concrete values of integer type, got {sizes} in {name}.{hint}") from None
+            hint = (
+                " If using `jit`, mark the argument static with `static_argnums` or apply `jit` to smaller "
+                "subfunctions."
+            )
+        raise TypeError(
+            f"Shapes must be 1D sequences of concrete values of integer type, got {sizes} in {name}.{hint}"
+        ) from None
     if any(n < 0 for n in out):
         raise TypeError(f"{name}: shape must have every element be nonnegative, got {out}")
     return out
@@ -114,7 +120,9 @@ def _spread(x: Any, shape: tuple[int, ...], sharding: NamedSharding | None, name
         raise ValueError(f"{name}: Incompatible shapes for broadcasting: {aval.shape} and requested shape {shape}")
     if aval.shape == shape and sharding is None:
         return as_array(x)
-    return broadcast_in_dim(x, shape=shape, broadcast_dimensions=tuple(range(len(shape) - aval.ndim, len(shape))), sharding=sharding)
+    return broadcast_in_dim(
+        x, shape=shape, broadcast_dimensions=tuple(range(len(shape) - aval.ndim, len(shape))), sharding=sharding
+    )
 
 
 # -- like others -------------------------------------------------------------------------------------------
@@ -147,7 +155,12 @@ def _like(name: str, a: Any, value: Any, dtype: Any, shape: Any, device: Any, ou
     out = made(name, sizes, make, device, out_sharding)
     if shape is not None and device is None and out_sharding is None and is_evaluating():
         where = getattr(a, "sharding", None)
-        if isinstance(where, NamedSharding) and where.is_fully_replicated and len(where.spec) <= len(sizes) and not where.spec.unreduced:
+        if (
+            isinstance(where, NamedSharding)
+            and where.is_fully_replicated
+            and len(where.spec) <= len(sizes)
+            and not where.spec.unreduced
+        ):
             return place(out, where)  # replicated either way; what `.sharding` shows is the operand's
     return out
 
@@ -176,12 +189,16 @@ def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = Non
     return _like("ones_like", a, 1, dtype, shape, device, out_sharding)
 
 
-def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+def empty_like(
+    prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
+) -> Any:
     """An array of the shape, dtype and sharding of `prototype` whose values do not matter: zeros."""
     return _like("empty_like", prototype, 0, dtype, shape, device, out_sharding)
 
 
-def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+def full_like(
+    a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
+) -> Any:
     """`fill_value` in the shape, dtype and sharding of `a`; another `shape` is replicated."""
     check_arraylike("full_like", fill_value)
     return _like("full_like", a, fill_value, dtype, shape, device, out_sharding)
@@ -191,16 +208,27 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, 
 
 
 def array(
-    object: Any, dtype: Any = None, copy: bool = True, order: str | None = "K", ndmin: int = 0, *, device: Any = None, out_sharding: Any = None
+    object: Any,
+    dtype: Any = None,
+    copy: bool = True,
+    order: str | None = "K",
+    ndmin: int = 0,
+    *,
+    device: Any = None,
+    out_sharding: Any = None,
 ) -> Any:
     """An array of numbers, nested lists or tuples of numbers and arrays, or anything that numpy makes an array of.
 
-    Python numbers have a weak dtype of 32 bits; numpy's 64-bit dtypes are narrowed.  Host values must be equal on all ranks.
+    Python numbers have a weak dtype of 32 bits; numpy's 64-bit dtypes are narrowed.  Host values must be equal on
+    all ranks.
     Raises TypeError for what is no number, ValueError for None and ragged lists, OverflowError for Python integers
     that do not fit.
     """
     if order not in (None, "K"):
-        raise NotImplementedError(f"jnp.array: only implemented for order='K', got {order!r}; the memory order of arrays is a matter of `Format`")
+        raise NotImplementedError(
+            f"jnp.array: only implemented for order='K', got {order!r}; the memory order of arrays is a matter "
+            "of `Format`"
+        )
     wanted = None if dtype is None else dtypes.requested(dtype, "jnp.array")
     x = _value_of(object, wanted)
     if copy and isinstance(object, Value) and x is object:
@@ -210,11 +238,19 @@ def array(
     if device is None and out_sharding is None:
         return as_array(x)
     aval = aval_of(x)
-    return made("array", aval.shape, lambda s: as_array(x) if s is None else reshard(x, dst_sharding=s), device, out_sharding)
+    return made(
+        "array", aval.shape, lambda s: as_array(x) if s is None else reshard(x, dst_sharding=s), device, out_sharding
+    )
 
 
 def asarray(
-    a: Any, dtype: Any = None, order: str | None = None, *, copy: bool | None = None, device: Any = None, out_sharding: Any = None
+    a: Any,
+    dtype: Any = None,
+    order: str | None = None,
+    *,
+    copy: bool | None = None,
+    device: Any = None,
+    out_sharding: Any = None,
 ) -> Any:
     """As `array`, but an array of that dtype is returned as it is."""
     return array(a, dtype, copy=bool(copy), order=order, device=device, out_sharding=out_sharding)
@@ -240,7 +276,10 @@ def _value_of(x: Any, dtype: Any) -> Any:
 
 def _of_host(value: np.ndarray, x: Any, dtype: Any) -> Any:
     if value.dtype != dtypes.float0 and value.dtype.kind in "OSUMmV" and not _is_number(value.dtype):
-        raise TypeError(f"Value {x!r} with dtype {value.dtype} is not a valid JAX array type. Only arrays of numeric types are supported by JAX.")
+        raise TypeError(
+            f"Value {x!r} with dtype {value.dtype} is not a valid JAX array type. Only arrays of numeric types "
+            "are supported by JAX."
+        )
     own = dtypes.canonicalize(value.dtype) if dtype is None else dtype
     return literal(value, own) if not value.ndim and not isinstance(x, np.ndarray) else from_host(value, own)
 
@@ -283,7 +322,10 @@ def _dtype_argument(v: Any) -> Any:
         return v
     found = np.asarray(v)
     if found.dtype.kind in "OSUMm":
-        raise TypeError(f"Value {v!r} with dtype {found.dtype} is not a valid JAX array type. Only arrays of numeric types are supported by JAX.")
+        raise TypeError(
+            f"Value {v!r} with dtype {found.dtype} is not a valid JAX array type. Only arrays of numeric types "
+            "are supported by JAX."
+        )
     return (dtypes.canonicalize(found.dtype), False)
 
 
@@ -291,7 +333,10 @@ def _stacked(items: Sequence[Any]) -> Any:
     """Items of one shape, stacked along a new first dim; scalars of one list get one common sharding."""
     shapes = {aval_of(v).shape for v in items}
     if len(shapes) > 1:
-        raise ValueError(f"jnp.array: items of a list must have the same shape, got shapes {', '.join(str(aval_of(v).shape) for v in items)}")
+        raise ValueError(
+            "jnp.array: items of a list must have the same shape, got shapes "
+            f"{', '.join(str(aval_of(v).shape) for v in items)}"
+        )
     return concatenate(*(add_leading(v, 1) for v in broadcast_operands("array", *items)), dimension=0)
 
 
@@ -308,12 +353,16 @@ def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0
 
 def fromfile(*args: Any, **kwargs: Any) -> Any:
     """Not there: what a file holds may differ from rank to rank."""
-    raise NotImplementedError("jnp.fromfile() is not implemented because it may be non-pure; use `jnp.asarray(np.fromfile(...))` instead.")
+    raise NotImplementedError(
+        "jnp.fromfile() is not implemented because it may be non-pure; use `jnp.asarray(np.fromfile(...))` instead."
+    )
 
 
 def fromiter(*args: Any, **kwargs: Any) -> Any:
     """Not there: an iterator has a state."""
-    raise NotImplementedError("jnp.fromiter() is not implemented because it may be non-pure; use `jnp.asarray(np.fromiter(...))` instead.")
+    raise NotImplementedError(
+        "jnp.fromiter() is not implemented because it may be non-pure; use `jnp.asarray(np.fromiter(...))` instead."
+    )
 
 
 def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) -> Any:

@@ -12,10 +12,19 @@ from typing import Any
 import numpy as np
 
 from mpiarray.core.value import Value, aval_of
-from mpiarray.errors import ConcretizationTypeError
+from mpiarray.errors import ConcretizationTypeError, ShardingTypeError
 from mpiarray.numpy.creation import array
 from mpiarray.numpy.host import as_array
-from mpiarray.numpy.manipulation import broadcast_to, canonical_axes, canonical_axis, concatenate, expand_dims, moveaxis, one, ravel
+from mpiarray.numpy.manipulation import (
+    broadcast_to,
+    canonical_axes,
+    canonical_axis,
+    concatenate,
+    expand_dims,
+    moveaxis,
+    one,
+    ravel,
+)
 from mpiarray.numpy.placing import made
 from mpiarray.numpy.promotion import cast, operands, replicated_or_raise
 from mpiarray.ops import arithmetic, linear
@@ -49,7 +58,9 @@ def cut(x: Any, axis: int, start: int, stop: int) -> Any:
 # -- repeat -----------------------------------------------------------------------------------------------------
 
 
-def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None, out_sharding: Any = None) -> Any:
+def repeat(
+    a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None, out_sharding: Any = None
+) -> Any:
     """Each element along an axis (None: flattened) repeated as often as `repeats` says.
 
     repeats: an int, or one integer per element; traced ones need `total_repeat_length`, at which the result is cut, or
@@ -64,7 +75,8 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
     axis = canonical_axis(axis, aval.ndim, "repeat")
     if aval.dims[axis] and out_sharding is None:
         raise ValueError(
-            f"Please pass sharding to `jnp.repeat` via `out_sharding` parameter: axis {axis} of {aval.str_short()} is sharded, and how the "
+            f"Please pass sharding to `jnp.repeat` via `out_sharding` parameter: axis {axis} of "
+            f"{aval.str_short()} is sharded, and how the "
             "repeated elements should be divided is not known"
         )
     n = aval.shape[axis]
@@ -77,7 +89,9 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
     else:
         return _placed_take(x, _traced_places(repeats, n, operator.index(total_repeat_length)), axis, out_sharding)
     if counts.ndim > 1 or (counts.ndim == 1 and counts.size not in (1, n)):
-        raise ValueError(f"jnp.repeat: repeats must be an integer or have one entry per element ({n}), got shape {counts.shape}")
+        raise ValueError(
+            f"jnp.repeat: repeats must be an integer or have one entry per element ({n}), got shape {counts.shape}"
+        )
     if counts.size == 1 and total_repeat_length is None:
         return _uniform(x, int(counts.reshape(())[()]), axis, out_sharding)
     places = np.repeat(np.arange(n), counts)
@@ -93,7 +107,8 @@ def _concrete(repeats: Any) -> np.ndarray:
         return np.asarray(repeats)
     except TypeError as e:
         raise ConcretizationTypeError(
-            "Abstract tracer value encountered where concrete value is expected: when jnp.repeat is traced, repeats must be static, or "
+            "Abstract tracer value encountered where concrete value is expected: when jnp.repeat is traced, "
+            "repeats must be static, or "
             f"`total_repeat_length` must be given; got {aval_of(repeats).str_short()}"
         ) from e
 
@@ -135,12 +150,15 @@ def _traced_places(repeats: Any, n: int, total: int) -> Any:
     """Which element stands at each place: the first whose running count is above it."""
     counts = cast(repeats, _I32)
     if aval_of(counts).ndim > 1 or aval_of(counts).size not in (1, n):
-        raise ValueError(f"jnp.repeat: repeats must have one entry per element ({n}), got {aval_of(counts).str_short()}")
+        raise ValueError(
+            f"jnp.repeat: repeats must have one entry per element ({n}), got {aval_of(counts).str_short()}"
+        )
     counts = broadcast_to(counts, (n,))
     ends = cumsum(counts, axis=0, reverse=False)
-    found = searchsorted(ends, iota(dtype=_I32, shape=(total,), dimension=0, sharding=None), side="right", dtype=_I32, batch_dims=0)
+    found = searchsorted(
+        ends, iota(dtype=_I32, shape=(total,), dimension=0, sharding=None), side="right", dtype=_I32, batch_dims=0
+    )
     return arithmetic.min_(found, const_like(found, max(n - 1, 0)))
-
 
 
 # -- insert, delete ---------------------------------------------------------------------------------------------
@@ -154,7 +172,9 @@ def _host_index(name: str, obj: Any, n: int) -> Any:
         replicated_or_raise(name, obj.aval, "the index should be replicated")
     found = np.asarray(obj)
     if found.ndim > 1:
-        raise ValueError(f"jnp.{name}(): obj must be a slice, a one-dimensional array, or a scalar, got shape {found.shape}.")
+        raise ValueError(
+            f"jnp.{name}(): obj must be a slice, a one-dimensional array, or a scalar, got shape {found.shape}."
+        )
     if not found.size and not isinstance(obj, (Value, np.ndarray)):
         found = found.astype(int)
     return found
@@ -167,7 +187,8 @@ def _flat_or_axis(name: str, arr: Any, axis: int | None) -> tuple[Any, int]:
     axis = canonical_axis(axis, aval_of(x).ndim, name)
     if aval_of(x).dims[axis]:
         raise ShardingTypeError(
-            f"{name}: axis {axis} of {aval_of(x).str_short()} must be unsharded, as the result's size is another one. Use `jax.reshard` first."
+            f"{name}: axis {axis} of {aval_of(x).str_short()} must be unsharded, as the result's size is "
+            "another one. Use `jax.reshard` first."
         )
     return x, axis
 
@@ -182,11 +203,16 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
     index = _host_index("delete", obj, n)
     if index.dtype.kind == "b":
         if index.shape != (n,):
-            raise ValueError(f"np.delete(arr, obj): for boolean indices, obj must be one-dimensional with length {n}, got shape {index.shape}")
+            raise ValueError(
+                f"np.delete(arr, obj): for boolean indices, obj must be one-dimensional with length {n}, got "
+                f"shape {index.shape}"
+            )
         keep = ~index
     else:
         if index.dtype.kind not in "iu":
-            raise ValueError(f"np.delete(arr, obj): for non-scalar indices, obj must be integers or a mask, got dtype {index.dtype}")
+            raise ValueError(
+                f"np.delete(arr, obj): for non-scalar indices, obj must be integers or a mask, got dtype {index.dtype}"
+            )
         keep = np.ones(n, bool)
         outside = index[(index < -n) | (index >= n)] if index.ndim else index
         if np.size(outside) and (index.ndim or not -n <= index < n):
@@ -244,6 +270,12 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: int | Sequence[int] | None = N
     for d in axes:
         n = aval_of(x).shape[d]
         first = 0 if "f" not in trim else int(nonzero[:, d].min()) if len(nonzero) else n
-        last = n if "b" not in trim else int(nonzero[:, d].max()) + 1 if len(nonzero) else (n if "f" not in trim else first)
+        last = (
+            n
+            if "b" not in trim
+            else int(nonzero[:, d].max()) + 1
+            if len(nonzero)
+            else (n if "f" not in trim else first)
+        )
         x = cut(x, d, first, last) if len(nonzero) else cut(x, d, 0, 0)
     return x

@@ -1,7 +1,7 @@
 """How host values become arrays, and arrays what `mpiarray.numpy` hands back.
 
-Concrete arrays live in `runtime/`, above this layer, which says here how it makes them from numpy arrays.  It stands apart
-from the class `Array`, whose methods need everything that needs this.
+Concrete arrays live in `runtime/`, above this layer, which says here how it makes them from numpy arrays.  It stands
+apart from the class `Array`, whose methods need everything that needs this.
 """
 
 from __future__ import annotations

@@ -25,8 +25,9 @@ from mpiarray.types.aval import ShapedArray
 from mpiarray.types.sharding import NamedSharding
 
 __all__ = [
-    "diag", "diag_indices", "diag_indices_from", "diagflat", "diagonal", "eye", "fill_diagonal", "identity", "mask_indices", "trace", "tri", "tril",
-    "tril_indices", "tril_indices_from", "triu", "triu_indices", "triu_indices_from", "vander",
+    "diag", "diag_indices", "diag_indices_from", "diagflat", "diagonal", "eye", "fill_diagonal", "identity",
+    "mask_indices", "trace", "tri", "tril", "tril_indices", "tril_indices_from", "triu", "triu_indices",
+    "triu_indices_from", "vander",
 ]  # fmt: skip
 
 _I32 = np.dtype(np.int32)
@@ -38,7 +39,9 @@ def _size(n: Any, name: str, what: str) -> int:
     try:
         out = operator.index(n)
     except TypeError:
-        raise TypeError(f"Shapes must be 1D sequences of concrete values of integer type, got ({n!r},) for {what} of {name}") from None
+        raise TypeError(
+            f"Shapes must be 1D sequences of concrete values of integer type, got ({n!r},) for {what} of {name}"
+        ) from None
     if out < 0:
         raise ValueError(f"negative dimensions are not allowed, got {what}={out} in {name}")
     return out
@@ -88,7 +91,11 @@ def _triangle(name: str, m: Any, k: int, op: Any) -> Any:
 
 def _plain(aval: ShapedArray) -> NamedSharding | None:
     """The sharding of a type for a value that is no sum of parts."""
-    return None if aval.sharding.mesh.empty else NamedSharding(aval.sharding.mesh, type(aval.sharding.spec).from_dims(aval.dims))
+    return (
+        None
+        if aval.sharding.mesh.empty
+        else NamedSharding(aval.sharding.mesh, type(aval.sharding.spec).from_dims(aval.dims))
+    )
 
 
 def tril(m: Any, k: int = 0) -> Any:
@@ -125,11 +132,18 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     count = max(0, min(n - max(0, -offset), m - max(0, offset)))
     dims = aval_of(x).dims[:-2]
     mesh = aval.sharding.mesh
-    flat_sharding = None if mesh.empty else NamedSharding(mesh, type(aval.sharding.spec).from_dims((*dims, ()), aval.unreduced, aval.reduced))
+    flat_sharding = (
+        None
+        if mesh.empty
+        else NamedSharding(mesh, type(aval.sharding.spec).from_dims((*dims, ()), aval.unreduced, aval.reduced))
+    )
     flat = linear.reshape(x, new_sizes=(*batch, n * m), dimensions=None, sharding=flat_sharding)
     stop = first + (count - 1) * (m + 1) + 1 if count else 0
     return slice_(
-        flat, start_indices=(*(0,) * len(batch), first if count else 0), limit_indices=(*batch, stop), strides=(*(1,) * len(batch), m + 1)
+        flat,
+        start_indices=(*(0,) * len(batch), first if count else 0),
+        limit_indices=(*batch, stop),
+        strides=(*(1,) * len(batch), m + 1),
     )
 
 
@@ -140,13 +154,13 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
     x = diagonal(a, offset, axis1, axis2)
     if dtype is not None:
         x = cast(x, dtypes.requested(dtype, "jnp.trace"))
-    elif dtypes.is_bool(x.aval.dtype) or dtypes.is_int(x.aval.dtype) and dtypes.bit_width(x.aval.dtype) < 32:
+    elif dtypes.is_bool(x.aval.dtype) or (dtypes.is_int(x.aval.dtype) and dtypes.bit_width(x.aval.dtype) < 32):
         x = cast(x, dtypes.default_dtype(int) if not dtypes.is_unsigned(x.aval.dtype) else np.dtype(np.uint32))
     return linear.reduce_sum(x, axes=(x.aval.ndim - 1,), out_sharding=None)
 
 
 def diag(v: Any, k: int = 0) -> Any:
-    """A vector as the diagonal `k` of a square matrix, whose rows are sharded as the vector is; or a matrix' diagonal."""
+    """A vector as the diagonal `k` of a square matrix, its rows sharded as the vector; or a matrix' diagonal."""
     x = one("diag", v)
     aval = aval_of(x)
     k = operator.index(k)
@@ -157,7 +171,11 @@ def diag(v: Any, k: int = 0) -> Any:
     n = aval.shape[0] + abs(k)
     rows = pad(x, const_like(x, 0), padding_config=((max(0, -k), max(0, k), 0),)) if k else x
     mesh = aval.sharding.mesh
-    sharding = None if mesh.empty else NamedSharding(mesh, type(aval.sharding.spec).from_dims((aval.dims[0], ()), aval.unreduced, aval.reduced))
+    sharding = (
+        None
+        if mesh.empty
+        else NamedSharding(mesh, type(aval.sharding.spec).from_dims((aval.dims[0], ()), aval.unreduced, aval.reduced))
+    )
     wide = linear.broadcast_in_dim(rows, shape=(n, n), broadcast_dimensions=(0,), sharding=sharding)
     on_it = _compared(comparison.eq, (n, n), k, _plain(aval_of(wide)))
     return where(on_it, wide, const_like(x, 0), aval_of(wide))

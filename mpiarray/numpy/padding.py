@@ -14,7 +14,18 @@ import numpy as np
 from mpiarray.core.value import Value, aval_of
 from mpiarray.numpy.editing import cut
 from mpiarray.numpy.host import as_array
-from mpiarray.numpy.manipulation import astype, broadcast_to, canonical_axis, concatenate, expand_dims, moveaxis, one, reshape, squeeze, stack
+from mpiarray.numpy.manipulation import (
+    astype,
+    broadcast_to,
+    canonical_axis,
+    concatenate,
+    expand_dims,
+    moveaxis,
+    one,
+    reshape,
+    squeeze,
+    stack,
+)
 from mpiarray.numpy.promotion import cast
 from mpiarray.numpy.ranges import linspace
 from mpiarray.ops import arithmetic
@@ -27,6 +38,17 @@ from mpiarray.ops.sorting import sort
 from mpiarray.types import dtypes
 
 __all__ = ["pad"]
+
+_STATISTICS = ("maximum", "minimum", "mean", "median")
+_KEYWORDS: dict[str, tuple[str, ...]] = {
+    "constant": ("constant_values",),
+    "edge": (),
+    "empty": (),
+    "linear_ramp": ("end_values",),
+    "reflect": ("reflect_type",),
+    "symmetric": ("reflect_type",),
+    "wrap": (),
+} | dict.fromkeys(_STATISTICS, ("stat_length",))
 
 
 def _pairs(value: Any, ndim: int, name: str) -> list[tuple[Any, Any]]:
@@ -54,7 +76,8 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> An
     mode: constant (`constant_values`), edge, reflect and symmetric (`reflect_type`), wrap, linear_ramp (`end_values`),
     maximum, minimum, mean, median (`stat_length`), empty, or a function of a vector, (before, after), axis and kwargs.
 
-    A sharded dim that is padded must keep a size that divides (ShardingTypeError); modes that copy elements need it unsharded.
+    A sharded dim that is padded must keep a size that divides (ShardingTypeError); modes that copy elements need it
+    unsharded.
     """
     x = one("pad", array)
     aval = aval_of(x)
@@ -66,13 +89,9 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> An
         widths = _widths(pad_width, aval.ndim)
     if callable(mode):
         return _pad_by_function(x, widths, mode, kwargs)
-    allowed = {
-        "constant": ("constant_values",), "edge": (), "reflect": ("reflect_type",), "symmetric": ("reflect_type",), "wrap": (), "empty": (),
-        "linear_ramp": ("end_values",), "maximum": ("stat_length",), "minimum": ("stat_length",), "mean": ("stat_length",), "median": ("stat_length",),
-    }  # fmt: skip
-    if mode not in allowed:
+    if mode not in _KEYWORDS:
         raise NotImplementedError(f"Unimplemented padding mode '{mode}' for np.pad.")
-    unknown = set(kwargs) - set(allowed[mode])
+    unknown = set(kwargs) - set(_KEYWORDS[mode])
     if unknown:
         raise ValueError(f"unsupported keyword arguments for mode '{mode}': {unknown}")
     if mode in ("constant", "empty"):
@@ -93,9 +112,16 @@ def _widths(pad_width: Any, ndim: int) -> list[tuple[int, int]]:
 def _pad_constant(x: Any, widths: list[tuple[int, int]], values: Any) -> Any:
     aval = aval_of(x)
     pairs = _pairs(values, aval.ndim, "constant_values")
-    fills = [[cast(np.asarray(v)[()] if not isinstance(v, Value) else v, aval.dtype, aval.weak_type) for v in pair] for pair in pairs]
+    fills = [
+        [cast(np.asarray(v)[()] if not isinstance(v, Value) else v, aval.dtype, aval.weak_type) for v in pair]
+        for pair in pairs
+    ]
     if np.ndim(values) == 0:
-        return pad_op(x, fills[0][0] if fills else const_like(x, 0), padding_config=tuple((b, a, 0) for b, a in widths)) if widths else x
+        return (
+            pad_op(x, fills[0][0] if fills else const_like(x, 0), padding_config=tuple((b, a, 0) for b, a in widths))
+            if widths
+            else x
+        )
     for d, (before, after) in enumerate(widths):
         for fill, low, high in ((fills[d][0], before, 0), (fills[d][1], 0, after)):
             if low or high:
@@ -113,7 +139,9 @@ def _pad_along(x: Any, widths: list[tuple[int, int]], padder: Padder) -> Any:
     for d, (before, after) in enumerate(widths):
         if before or after:
             if not aval_of(x).shape[d]:
-                raise ValueError(f"Cannot apply padding to empty axis {d} of {aval_of(x).str_short()}: there is nothing to copy")
+                raise ValueError(
+                    f"Cannot apply padding to empty axis {d} of {aval_of(x).str_short()}: there is nothing to copy"
+                )
             first, last = padder(x, d, before, after)
             x = concatenate([p for p in (first, x, last) if aval_of(p).shape[d]], axis=d)
     return x
@@ -207,7 +235,9 @@ def _linear_ramp(ndim: int, kwargs: Any) -> Padder:
 def _statistic(reduce: Callable[[Any, int], Any]) -> Callable[[int, Any], Padder]:
     def make(ndim: int, kwargs: Any) -> Padder:
         given = kwargs.get("stat_length")
-        lengths = None if given is None else [tuple(int(v) for v in pair) for pair in _pairs(given, ndim, "stat_length")]
+        lengths = (
+            None if given is None else [tuple(int(v) for v in pair) for pair in _pairs(given, ndim, "stat_length")]
+        )
         if lengths is not None and any(v < 1 for pair in lengths for v in pair):
             raise ValueError("stat_length of 0 yields no value for padding")
 
@@ -257,7 +287,9 @@ _PADDERS: dict[str, Callable[[int, Any], Padder]] = {
 }
 
 
-def _pad_by_function(x: Any, widths: list[tuple[int, int]], function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+def _pad_by_function(
+    x: Any, widths: list[tuple[int, int]], function: Callable[..., Any], kwargs: dict[str, Any]
+) -> Any:
     """Dim by dim, `function(vector, widths, axis, kwargs)` gives each vector of the padded array anew."""
     out = _pad_constant(x, widths, 0)
     for d, pair in enumerate(widths):

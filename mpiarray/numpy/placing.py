@@ -24,17 +24,28 @@ def made(name: str, shape: Sequence[int], make: Make, device: Any = None, out_sh
     if device is None and out_sharding is None:
         return make(None)
     if device is not None and out_sharding is not None:
-        raise ValueError(f"{name}: only one of the arguments `device` and `out_sharding` can be given, got {device} and {out_sharding}")
+        raise ValueError(
+            f"{name}: only one of the arguments `device` and `out_sharding` can be given, got {device} and "
+            f"{out_sharding}"
+        )
     if out_sharding is not None:
         if _needs_context(out_sharding):
             with meshes(out_sharding.mesh.abstract_mesh, out_sharding.mesh):
                 return make(as_parameter(out_sharding, shape, name))
         return make(as_parameter(out_sharding, shape, name))
     if isinstance(device, PartitionSpec):
-        raise TypeError(f"{name}: `device` takes a device or a Sharding, got the PartitionSpec {device}. Use `out_sharding={device}`.")
+        raise TypeError(
+            f"{name}: `device` takes a device or a Sharding, got the PartitionSpec {device}. Use "
+            f"`out_sharding={device}`."
+        )
     if not isinstance(device, (Device, Sharding)):
         raise TypeError(f"{name}: `device` takes a device or a Sharding, got {device!r} of type {type(device)}")
-    if isinstance(device, NamedSharding) and isinstance(device.mesh, Mesh) and is_evaluating() and not device.spec.unreduced:
+    if (
+        isinstance(device, NamedSharding)
+        and isinstance(device.mesh, Mesh)
+        and is_evaluating()
+        and not device.spec.unreduced
+    ):
         # each rank makes its own block; the array is then seen as the user's mesh shows it, and nothing moves
         mesh = device.mesh.update_axis_types(dict.fromkeys(device.mesh.axis_names, AxisType.Explicit))
         with meshes(mesh.abstract_mesh, mesh):
@@ -45,4 +56,9 @@ def made(name: str, shape: Sequence[int], make: Make, device: Any = None, out_sh
 
 def _needs_context(sharding: Any) -> bool:
     """Whether the devices that a sharding names are known from it alone."""
-    return isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh) and state.abstract_mesh.empty and is_evaluating()
+    return (
+        isinstance(sharding, NamedSharding)
+        and isinstance(sharding.mesh, Mesh)
+        and state.abstract_mesh.empty
+        and is_evaluating()
+    )

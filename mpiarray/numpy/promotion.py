@@ -1,4 +1,4 @@
-"""What `mpiarray.numpy` does to operands before it binds an op: refuse what is no array, promote dtypes, broadcast ranks.
+"""What `mpiarray.numpy` does to operands before it binds an op: refuse what is no array, promote dtypes and ranks.
 
 Below this layer nothing is implicit: lax is strict about dtypes and ranks.
 """
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from mpiarray.config import config
-
 from mpiarray.core.plan import mesh_of
 from mpiarray.core.trace import state
 from mpiarray.core.value import Literal, Value, aval_of, literal, scalar_aval
@@ -28,11 +27,12 @@ ARRAY_LIKE = (Value, np.ndarray, np.generic, bool, int, float, complex)
 
 
 def check_arraylike(name: str, *args: Any) -> None:
-    """Raise TypeError unless every argument is an array, a numpy array or a scalar: lists and tuples are refused, as in JAX."""
+    """Raise TypeError unless every argument is an array, a numpy array or a scalar; lists are refused, as in JAX."""
     for i, x in enumerate(args):
         if not isinstance(x, ARRAY_LIKE) and not hasattr(x, "__jax_array__"):
             raise TypeError(
-                f"{name} requires ndarray or scalar arguments, got {type(x)} at position {i}. Convert it with `jnp.array` first."
+                f"{name} requires ndarray or scalar arguments, got {type(x)} at position {i}. Convert it with "
+                "`jnp.array` first."
             )
 
 
@@ -147,7 +147,7 @@ def _beside_scalar(args: tuple[Any, ...], partner: Any) -> Sequence[Any] | None:
 
 @lru_cache(maxsize=4096)
 def _partner(aval: ShapedArray, kind: type, x64: bool) -> tuple[Any, ShapedArray] | None:
-    """How a number of that Python type becomes a literal beside an array; None where it does not simply take its dtype."""
+    """How a number of that Python type becomes a literal beside an array; None where it does not just take its dtype."""
     if dtypes.is_key(aval.dtype) or (dtypes.is_int(aval.dtype) and aval.dtype.itemsize < 4):
         return None
     dtype, weak = dtypes.result_pair((aval.dtype, aval.weak_type), kind(0))
@@ -242,7 +242,8 @@ def _broadcast(x: Any, a: ShapedArray, shape: tuple[int, ...], dims: Any, shardi
 def out_sharding(given: Any, shape: Sequence[int], name: str) -> NamedSharding | None:
     """A user's `out_sharding=` as a sharding parameter: on the abstract mesh, padded to the rank, checked.
 
-    Raises TypeError for what is no spec or NamedSharding; ValueError for a missing mesh, Auto or Manual axes, sizes that do not divide.
+    Raises TypeError for what is no spec or NamedSharding; ValueError for a missing mesh, Auto or Manual axes,
+    sizes that do not divide.
     """
     if given is None:
         return None
@@ -250,7 +251,8 @@ def out_sharding(given: Any, shape: Sequence[int], name: str) -> NamedSharding |
     if isinstance(given, P):
         if context.empty:
             raise ValueError(
-                f"{name}: a PartitionSpec as out_sharding needs a mesh: got {given} and you are not under a mesh context. Use `jax.set_mesh`."
+                f"{name}: a PartitionSpec as out_sharding needs a mesh: got {given} and you are not under a "
+                "mesh context. Use `jax.set_mesh`."
             )
         mesh, spec = context, given
     elif isinstance(given, NamedSharding):
@@ -260,19 +262,22 @@ def out_sharding(given: Any, shape: Sequence[int], name: str) -> NamedSharding |
         mesh = mesh if context.empty else context
     else:
         raise TypeError(
-            f"`out_sharding` argument of {name} only supports instances of `NamedSharding` or `PartitionSpec`. Got {given!r} of type {type(given)}"
+            f"`out_sharding` argument of {name} only supports instances of `NamedSharding` or `PartitionSpec`. "
+            f"Got {given!r} of type {type(given)}"
         )
     ndim = len(shape)
     check_spec(mesh, spec, where=f"{name}: ")
     if len(spec.dims) > ndim:
         hint = " For scalars the spec should be P()." if ndim == 0 else ""
         raise ValueError(
-            f"{name}: spec {spec} is only valid for values of rank at least {len(spec.dims)}, but was applied to a value of rank {ndim}.{hint}"
+            f"{name}: spec {spec} is only valid for values of rank at least {len(spec.dims)}, but was applied "
+            f"to a value of rank {ndim}.{hint}"
         )
     bad = [a for axes in spec.dims for a in (axes if isinstance(axes, tuple) else ()) if a not in mesh.explicit_axes]
     if bad:
         raise ValueError(
-            f"PartitionSpec {spec} passed to {name} cannot contain axis names that are of type Auto or Manual: {bad} in mesh {mesh}. "
+            f"PartitionSpec {spec} passed to {name} cannot contain axis names that are of type Auto or Manual: "
+            f"{bad} in mesh {mesh}. "
             "On Auto axes use `jax.lax.with_sharding_constraint`."
         )
     sharding = NamedSharding(mesh, spec.padded(ndim))

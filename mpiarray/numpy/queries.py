@@ -32,11 +32,11 @@ def result_type(*args: Any) -> Any:
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether a dtype is one of a kind: a dtype, a name as "integral", "real floating", "numeric", or a tuple of them."""
+    """Whether a dtype is of a kind: a dtype, a name as "integral", "real floating", "numeric", or a tuple of them."""
     own = dtypes.as_dtype(dtype, where="isdtype")
     for k in kind if isinstance(kind, tuple) else (kind,):
         if isinstance(k, str) and k in _KINDS:
-            if k == "bool" and dtypes.is_bool(own) or k != "bool" and issubdtype(own, _KINDS[k]):
+            if (k == "bool" and dtypes.is_bool(own)) or (k != "bool" and issubdtype(own, _KINDS[k])):
                 return True
         elif own == dtypes.as_dtype(k, where="isdtype"):
             return True

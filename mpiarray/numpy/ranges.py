@@ -31,7 +31,8 @@ from mpiarray.types import dtypes
 from mpiarray.types.sharding import NamedSharding
 
 __all__ = [
-    "arange", "c_", "fromfunction", "geomspace", "index_exp", "indices", "ix_", "linspace", "logspace", "meshgrid", "mgrid", "ogrid", "r_", "s_",
+    "arange", "c_", "fromfunction", "geomspace", "index_exp", "indices", "ix_", "linspace", "logspace", "meshgrid",
+    "mgrid", "ogrid", "r_", "s_",
 ]  # fmt: skip
 
 
@@ -39,20 +40,27 @@ def _bound(x: Any, name: str) -> Any:
     """A bound of arange as a host number."""
     if isinstance(x, Tracer):
         raise ConcretizationTypeError(
-            f"Abstract tracer value encountered where concrete value is expected: traced array with shape {x.aval.short()}. It arose in the "
+            "Abstract tracer value encountered where concrete value is expected: traced array with shape "
+            f"{x.aval.short()}. It arose in the "
             f"jnp.arange argument '{name}', on which the result's shape depends. Mark it static with `static_argnums`."
         )
     if isinstance(x, Value):
         x = np.asarray(x)
-    if isinstance(x, (str, bytes)) or np.ndim(x) or not isinstance(x, (bool, int, float, complex, np.generic, np.ndarray)):
+    if (
+        isinstance(x, (str, bytes))
+        or np.ndim(x)
+        or not isinstance(x, (bool, int, float, complex, np.generic, np.ndarray))
+    ):
         raise TypeError(f"jnp.arange: argument '{name}' must be a real number, not {type(x).__name__}: got {x!r}")
     if np.iscomplexobj(x):
         raise ValueError(f"Passing complex start/stop/step to jnp.arange is not supported, got {name}={x}")
     return x if dtypes.is_python_scalar(x) else np.asarray(x)[()]
 
 
-def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
-    """`start`, `start + step`, ... below `stop`, 1-D; one argument is the stop.  Bounds must be host values, or concrete.
+def arange(
+    start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None, out_sharding: Any = None
+) -> Any:
+    """`start`, `start + step`, ... below `stop`, 1-D; one argument is the stop.  Bounds must be concrete.
 
     The dtype is int32 for integers, float32 for floats, unless bounds have one or it is given.
     """
@@ -60,16 +68,23 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
     bounds = {k: _bound(v, k) for k, v in given.items() if v is not None}
     if "start" not in bounds:
         raise TypeError("jnp.arange: argument 'start' must be a real number, not NoneType")
-    own = dtypes.result_type(*(v if dtypes.is_python_scalar(v) else (dtypes.canonicalize(v.dtype), False) for v in bounds.values()))
+    own = dtypes.result_type(
+        *(v if dtypes.is_python_scalar(v) else (dtypes.canonicalize(v.dtype), False) for v in bounds.values())
+    )
     own = dtypes.requested(dtype, "jnp.arange") if dtype is not None else own
     if not dtypes.is_int(own) and not dtypes.is_inexact(own):
-        raise TypeError(f"arange does not accept dtype {dtypes.name(own)}. Accepted dtypes are subtypes of integer, floating, complexfloating.")
+        raise TypeError(
+            f"arange does not accept dtype {dtypes.name(own)}. Accepted dtypes are subtypes of integer, "
+            "floating, complexfloating."
+        )
     by = bounds.get("step", 1)
     if by == 0:
         raise ZeroDivisionError("jnp.arange: step must not be 0")
     first, last = (bounds["start"], bounds["stop"]) if "stop" in bounds else (0, bounds["start"])
     count = max(0, _steps(first, last, by))
-    return made("arange", (count,), lambda sharding: _progression(first, by, count, own, sharding), device, out_sharding)
+    return made(
+        "arange", (count,), lambda sharding: _progression(first, by, count, own, sharding), device, out_sharding
+    )
 
 
 def _steps(first: Any, last: Any, by: Any) -> int:
@@ -108,25 +123,43 @@ def _count(num: Any, name: str) -> int:
 
 
 def linspace(
-    start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None, axis: int = 0, *, device: Any = None,
+    start: Any,
+    stop: Any,
+    num: int = 50,
+    endpoint: bool = True,
+    retstep: bool = False,
+    dtype: Any = None,
+    axis: int = 0,
+    *,
+    device: Any = None,
     out_sharding: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """`num` evenly spaced numbers from `start` to `stop` (without it: `endpoint=False`), along a new `axis`.
 
     Bounds may be arrays, which broadcast.  `retstep`: also return the step.
     """
     count = _count(num, "linspace")
     start, stop = operands("linspace", start, stop)
-    common = dtypes.result_type(*((x if dtypes.is_python_scalar(x) else dtypes.dtype_of(getattr(x, "aval", x))) for x in (start, stop)))
+    common = dtypes.result_type(
+        *((x if dtypes.is_python_scalar(x) else dtypes.dtype_of(getattr(x, "aval", x))) for x in (start, stop))
+    )
     wide = dtypes.to_inexact(common)
     own = dtypes.requested(dtype, "jnp.linspace") if dtype is not None else wide
     shape = np.broadcast_shapes(aval_of(start).shape, aval_of(stop).shape)
     first, last = (broadcast_to(cast(x, wide), shape) for x in (start, stop))
     divisions = count - 1 if endpoint else count
-    position = axis % (len(shape) + 1) if -len(shape) - 1 <= axis <= len(shape) else _bad_axis("linspace", axis, len(shape) + 1)
+    position = (
+        axis % (len(shape) + 1)
+        if -len(shape) - 1 <= axis <= len(shape)
+        else _bad_axis("linspace", axis, len(shape) + 1)
+    )
 
     def make(sharding: NamedSharding | None) -> Any:
-        along = None if sharding is None else NamedSharding(sharding.mesh, type(sharding.spec).from_dims((sharding.spec.dims[position],)))
+        along = (
+            None
+            if sharding is None
+            else NamedSharding(sharding.mesh, type(sharding.spec).from_dims((sharding.spec.dims[position],)))
+        )
         out = _between(first, last, count, divisions, endpoint, wide, along)
         if dtypes.is_int(own) or dtypes.is_bool(own):
             out = ops.floor(out) if not dtypes.is_complex(wide) else out
@@ -145,7 +178,9 @@ def _bad_axis(name: str, axis: int, ndim: int) -> int:
     raise ValueError(f"{name}: axis {axis} is out of bounds for array of dimension {ndim}")
 
 
-def _between(first: Any, last: Any, count: int, divisions: int, endpoint: bool, dtype: Any, sharding: NamedSharding | None) -> Any:
+def _between(
+    first: Any, last: Any, count: int, divisions: int, endpoint: bool, dtype: Any, sharding: NamedSharding | None
+) -> Any:
     """Numbers along a new first dim; both ends are exact."""
     ndim = aval_of(first).ndim
     if count < 2 or divisions < 1:
@@ -156,8 +191,7 @@ def _between(first: Any, last: Any, count: int, divisions: int, endpoint: bool, 
     part = reshape(cast(part, dtype), (count,) + (1,) * ndim) if ndim else cast(part, dtype)
     first, last = (expand_dims(x, 0) if ndim else x for x in (first, last))
     rest = ops.sub(const_like(part, 1), part)
-    out = add(multiply(first, rest), multiply(last, part))
-    return out
+    return add(multiply(first, rest), multiply(last, part))
 
 
 def logspace(
@@ -193,7 +227,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
 
 
 def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:
-    """Coordinates of the points of a grid, one array per 1-D argument; with indexing "xy" the first two dims are swapped."""
+    """Coordinates of the points of a grid, one array per argument; indexing "xy" swaps the first two dims."""
     if not copy:
         raise ValueError("jax.numpy.meshgrid only supports copy=True")
     if indexing not in ("xy", "ij"):
@@ -216,7 +250,9 @@ def indices(dimensions: Sequence[int], dtype: Any = None, sparse: bool = False) 
     """The index of each element of an array of shape `dimensions`: one array per dim, stacked unless `sparse`."""
     own = dtypes.requested(int if dtype is None else dtype, "jnp.indices")
     shape = canonical_shape(tuple(dimensions), "indices")
-    lines = [reshape(arange(n, dtype=own), tuple(n if d == k else 1 for d in range(len(shape)))) for k, n in enumerate(shape)]
+    lines = [
+        reshape(arange(n, dtype=own), tuple(n if d == k else 1 for d in range(len(shape)))) for k, n in enumerate(shape)
+    ]
     if sparse:
         return tuple(lines)
     if not lines:
@@ -225,7 +261,7 @@ def indices(dimensions: Sequence[int], dtype: Any = None, sparse: bool = False) 
 
 
 def fromfunction(function: Callable[..., Any], shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
-    """What `function` makes of the indices of an array of a shape: it is called once, with one array of indices per dim."""
+    """What `function` makes of the indices of an array: it is called once, with one array of indices per dim."""
     sizes = canonical_shape(shape, "fromfunction")
     grid = indices(sizes, dtype=dtype)
     out = function(*(_row(grid, k) for k in range(len(sizes))), **kwargs)
@@ -248,7 +284,9 @@ def ix_(*args: Any) -> tuple[Any, ...]:
         if aval.ndim != 1:
             raise ValueError(f"Arguments to jax.numpy.ix_ must be 1-dimensional, got shape {aval.shape}")
         if dtypes.is_bool(aval.dtype):
-            raise NotImplementedError("Boolean arguments to jax.numpy.ix_ are not implemented: use `jnp.nonzero(mask)[0]`")
+            raise NotImplementedError(
+                "Boolean arguments to jax.numpy.ix_ are not implemented: use `jnp.nonzero(mask)[0]`"
+            )
         out.append(reshape(a, tuple(aval.shape[0] if d == k else 1 for d in range(len(args)))))
     return tuple(out)
 
@@ -325,7 +363,7 @@ class _Joiner:
         order = list(range(missing, ndmin))
         fill = list(range(missing))
         begin = trans1d if trans1d != -1 else missing
-        return transpose(item, tuple([*fill[:begin], *order, *fill[begin:]]))
+        return transpose(item, (*fill[:begin], *order, *fill[begin:]))
 
     def __len__(self) -> int:
         return 0

@@ -20,7 +20,9 @@ class ScalarType(type):
     dtype: Any
 
     def __new__(mcs, name: str, dtype: Any) -> ScalarType:
-        made = super().__new__(mcs, name, (), {"__doc__": f"The dtype {name}.  Called with a value, it makes an array of it."})
+        made = super().__new__(
+            mcs, name, (), {"__doc__": f"The dtype {name}.  Called with a value, it makes an array of it."}
+        )
         made.dtype = np.dtype(dtype)
         made.__module__ = "mpiarray.numpy"
         return made
@@ -83,7 +85,8 @@ single, double, csingle, cdouble = float32, float64, complex64, complex128
 int_, uint, float_, complex_ = int64, uint64, float64, complex128
 
 __all__ = [
-    "bfloat16", "bool_", "cdouble", "complex128", "complex64", "complex_", "csingle", "double", "float16", "float32", "float4_e2m1fn", "float64",
-    "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float_",
-    "int16", "int2", "int32", "int4", "int64", "int8", "int_", "single", "uint", "uint16", "uint2", "uint32", "uint4", "uint64", "uint8",
+    "bfloat16", "bool_", "cdouble", "complex128", "complex64", "complex_", "csingle", "double", "float16", "float32",
+    "float4_e2m1fn", "float64", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn",
+    "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float_", "int16", "int2", "int32", "int4",
+    "int64", "int8", "int_", "single", "uint", "uint16", "uint2", "uint32", "uint4", "uint64", "uint8",
 ]  # fmt: skip

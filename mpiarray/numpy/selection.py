@@ -17,8 +17,8 @@ from mpiarray.numpy.manipulation import one
 from mpiarray.numpy.nonzeros import nonzero
 from mpiarray.numpy.promotion import broadcast_operands, cast, operands, promote_dtypes
 from mpiarray.ops.bits import or_
-from mpiarray.ops.comparison import ge, lt
 from mpiarray.ops.common import const_like
+from mpiarray.ops.comparison import ge, lt
 from mpiarray.ops.reductions import reduce_or
 from mpiarray.ops.select import select_n
 from mpiarray.types import dtypes
@@ -29,8 +29,8 @@ __all__ = ["choose", "piecewise", "where"]
 def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:
     """`x` where the condition holds, else `y`, element by element; shapes broadcast.
 
-    Arrays of one shape must have one sharding, the condition's included (ShardingTypeError); scalars and operands that are
-    broadcast take the joined one.
+    Arrays of one shape must have one sharding, the condition's included (ShardingTypeError); scalars and operands
+    that are broadcast take the joined one.
 
     With one argument: `nonzero(condition, size=size, fill_value=fill_value)`.
     """
@@ -44,12 +44,16 @@ def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None =
 def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Any:
     """For each element what the function, or constant, of the last condition that holds gives.
 
-    funclist may have one entry more than condlist, for elements of which no condition holds (default: 0).  Every function is
-    called on all of `x` and must work elementwise.  The result has the dtype of `x`.
+    funclist may have one entry more than condlist, for elements of which no condition holds (default: 0).  Every
+    function is called on all of `x` and must work elementwise.  The result has the dtype of `x`.
     """
     x = one("piecewise", x)
-    if isinstance(condlist, (Value, np.ndarray)) and aval_of(condlist).ndim <= aval_of(x).ndim or not isinstance(condlist, (Value, np.ndarray, Sequence)):
-        conditions = [condlist] if not isinstance(condlist, np.ndarray) or condlist.shape == aval_of(x).shape else list(condlist)
+    if (isinstance(condlist, (Value, np.ndarray)) and aval_of(condlist).ndim <= aval_of(x).ndim) or not isinstance(
+        condlist, (Value, np.ndarray, Sequence)
+    ):
+        conditions = (
+            [condlist] if not isinstance(condlist, np.ndarray) or condlist.shape == aval_of(x).shape else list(condlist)
+        )
     else:
         conditions = list(condlist)
     n = len(conditions)
@@ -85,7 +89,8 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
     if mode == "raise":
         if isinstance(which, Tracer):
             raise ConcretizationTypeError(
-                "Abstract tracer value encountered where concrete value is expected: jnp.choose with mode='raise' must look at the numbers "
+                "Abstract tracer value encountered where concrete value is expected: jnp.choose with "
+                "mode='raise' must look at the numbers "
                 f"in {aval_of(which).str_short()}. Use mode='wrap' or mode='clip'."
             )
         outside = or_(lt(which, const_like(which, 0)), ge(which, const_like(which, n)))

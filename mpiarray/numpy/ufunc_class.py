@@ -17,8 +17,8 @@ from mpiarray.numpy.host import as_array
 from mpiarray.numpy.indexing import At
 from mpiarray.numpy.manipulation import broadcast_to, canonical_axis, concatenate, expand_dims, one, ravel, squeeze
 from mpiarray.numpy.promotion import cast
-from mpiarray.numpy.vectorizing import vectorize
 from mpiarray.numpy.selection import where as choose_where
+from mpiarray.numpy.vectorizing import vectorize
 from mpiarray.types import dtypes
 
 __all__ = ["frompyfunc", "ufunc"]
@@ -31,10 +31,21 @@ class ufunc:
     """
 
     def __init__(
-        self, func: Callable[..., Any], /, nin: int, nout: int, *, name: str | None = None, nargs: int | None = None, identity: Any = None,
-        call: Callable[..., Any] | None = None, reduce: Callable[..., Any] | None = None, accumulate: Callable[..., Any] | None = None,
-        at: Callable[..., Any] | None = None, reduceat: Callable[..., Any] | None = None,
-    ):  # fmt: skip
+        self,
+        func: Callable[..., Any],
+        /,
+        nin: int,
+        nout: int,
+        *,
+        name: str | None = None,
+        nargs: int | None = None,
+        identity: Any = None,
+        call: Callable[..., Any] | None = None,
+        reduce: Callable[..., Any] | None = None,
+        accumulate: Callable[..., Any] | None = None,
+        at: Callable[..., Any] | None = None,
+        reduceat: Callable[..., Any] | None = None,
+    ):
         self.__name__ = self.__qualname__ = name or getattr(func, "__name__", "ufunc")
         self.__doc__ = getattr(func, "__doc__", None)
         self.__wrapped__ = func
@@ -52,15 +63,27 @@ class ufunc:
         if where is not None:
             raise NotImplementedError(f"where argument of {self}")
         if len(args) != self.nargs:
-            raise TypeError(f"{self.__name__}() takes {self.nargs} positional arguments, got {len(args)}: missing or too many")
+            raise TypeError(
+                f"{self.__name__}() takes {self.nargs} positional arguments, got {len(args)}: missing or too many"
+            )
         return self._call(*args)
 
     def _binary(self, method: str) -> None:
         if self.nin != 2 or self.nout != 1:
-            raise ValueError(f"jnp.ufunc.{method} only supported for functions with nin=2 and nout=1, got {self} with {self.nin} and {self.nout}")
+            raise ValueError(
+                f"jnp.ufunc.{method} only supported for functions with nin=2 and nout=1, got {self} with "
+                f"{self.nin} and {self.nout}"
+            )
 
     def reduce(
-        self, a: Any, axis: Any = 0, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+        self,
+        a: Any,
+        axis: Any = 0,
+        dtype: Any = None,
+        out: None = None,
+        keepdims: bool = False,
+        initial: Any = None,
+        where: Any = None,
     ) -> Any:
         """The elements along `axis` (None: all) combined from the left."""
         self._binary("reduce")
@@ -70,11 +93,16 @@ class ufunc:
         if self._reduce is not None:
             return self._reduce(x, axis=axis, dtype=dtype, keepdims=keepdims, initial=initial, where=where)
         if isinstance(axis, tuple):
-            raise NotImplementedError(f"{self}.reduce with a tuple of axes: reduce them one after the other, or all with axis=None")
+            raise NotImplementedError(
+                f"{self}.reduce with a tuple of axes: reduce them one after the other, or all with axis=None"
+            )
         ndim = aval_of(x).ndim
         if where is not None:
             if self.identity is None and initial is None:
-                raise ValueError(f"reduction operation '{self.__name__}' does not have an identity, so to use a where mask one has to specify 'initial'.")
+                raise ValueError(
+                    f"reduction operation '{self.__name__}' does not have an identity, so to use a where mask "
+                    "one has to specify 'initial'."
+                )
             x = choose_where(where, x, self.identity if initial is None else initial)
         if axis is None:
             x, kept, axis = ravel(x), tuple(range(ndim)), 0
@@ -130,7 +158,8 @@ class ufunc:
         """`a` with the function applied to the elements at `indices` (with `b` as second argument), as a new array."""
         if inplace:
             raise NotImplementedError(
-                "Because JAX arrays are immutable, jnp.ufunc.at() cannot operate inplace like np.ufunc.at(). Instead, you can pass inplace=False "
+                "Because JAX arrays are immutable, jnp.ufunc.at() cannot operate inplace like np.ufunc.at(). "
+                "Instead, you can pass inplace=False "
                 f"and capture the result: arr = jnp.{self.__name__}.at(arr, ind, val, inplace=False)"
             )
         x = one(f"{self.__name__}.at", a)
@@ -143,7 +172,7 @@ class ufunc:
         return At(x)[indices].set(cast(self._call(At(x)[indices].get(), b), aval_of(x).dtype))
 
     def reduceat(self, a: Any, indices: Any, axis: int = 0, dtype: Any = None, out: None = None) -> Any:
-        """For each index the reduction from it to the next one (or to the end), or its element if the next is not above it.
+        """For each index the reduction from it to the next one, or its element if the next is not above it.
 
         Indices must be concrete.
         """
@@ -151,6 +180,8 @@ class ufunc:
         if out is not None:
             raise NotImplementedError(f"out argument of {self}.reduceat()")
         x = one(f"{self.__name__}.reduceat", a)
+        if self._reduceat is not None:
+            return self._reduceat(x, indices, axis, dtype)
         if axis is None or isinstance(axis, tuple):
             raise ValueError("reduceat requires a single integer axis.")
         axis = canonical_axis(axis, aval_of(x).ndim, f"{self.__name__}.reduceat")
@@ -168,5 +199,3 @@ class ufunc:
 def frompyfunc(func: Callable[..., Any], /, nin: int, nout: int, *, identity: Any = None) -> ufunc:
     """A function of `nin` scalars as a ufunc, with `nout` results."""
     return ufunc(func, nin, nout, identity=identity)
-
-

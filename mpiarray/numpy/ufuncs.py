@@ -17,8 +17,8 @@ from mpiarray.ops.reductions import reduce_and, reduce_or, reduce_xor
 from mpiarray.types import dtypes
 
 __all__ = [
-    "add", "bitwise_and", "bitwise_or", "bitwise_xor", "logaddexp", "logaddexp2", "logical_and", "logical_or", "logical_xor", "maximum", "minimum",
-    "multiply", "negative", "subtract",
+    "add", "bitwise_and", "bitwise_or", "bitwise_xor", "logaddexp", "logaddexp2", "logical_and", "logical_or",
+    "logical_xor", "maximum", "minimum", "multiply", "negative", "subtract",
 ]  # fmt: skip
 
 
@@ -46,7 +46,11 @@ def _bits(op: Any, binary: Callable[..., Any], identity: int) -> Callable[..., A
             x = cast(x, dtypes.requested(dtype, "reduce"))
         neutral = identity if dtypes.is_int(aval_of(x).dtype) else bool(identity)
         if where is not None:
-            x = choices.where_op(where, x, cast(neutral, aval_of(x).dtype) if neutral >= 0 else comparison.bitwise_not(cast(0, aval_of(x).dtype)))
+            x = choices.where_op(
+                where,
+                x,
+                cast(neutral, aval_of(x).dtype) if neutral >= 0 else comparison.bitwise_not(cast(0, aval_of(x).dtype)),
+            )
         axes = reductions.reduced_axes("reduce", axis, aval_of(x).ndim)
         out = reductions.kept(op(x, axes=axes), axes, keepdims)
         return out if initial is None else binary(out, initial)
@@ -58,7 +62,10 @@ def _running(op: Any, sums: bool = False) -> Callable[..., Any]:
     def accumulate(x: Any, axis: int) -> Any:
         aval = aval_of(x)
         if aval.dims[axis]:
-            raise ShardingTypeError(f"accumulate: Input should be unsharded over the axis being reduced, got axis {axis} of {aval.str_short()}")
+            raise ShardingTypeError(
+                f"accumulate: Input should be unsharded over the axis being reduced, got axis {axis} of "
+                f"{aval.str_short()}"
+            )
         if sums and dtypes.is_bool(aval.dtype):
             x = cast(x, dtypes.default_dtype(int))
         return op(x, axis=axis, reverse=False)
@@ -67,39 +74,95 @@ def _running(op: Any, sums: bool = False) -> Callable[..., Any]:
 
 
 add = ufunc(
-    arithmetic.add, 2, 1, name="add", identity=0, call=arithmetic.add, reduce=reductions.sum, accumulate=_running(cumulative.cumsum, True),
+    arithmetic.add,
+    2,
+    1,
+    name="add",
+    identity=0,
+    call=arithmetic.add,
+    reduce=reductions.sum,
+    accumulate=_running(cumulative.cumsum, True),
     at=lambda place, v: place.add(v),
-)  # fmt: skip
+)
 multiply = ufunc(
-    arithmetic.multiply, 2, 1, name="multiply", identity=1, call=arithmetic.multiply, reduce=reductions.prod,
-    accumulate=_running(cumulative.cumprod, True), at=lambda place, v: place.multiply(v),
-)  # fmt: skip
+    arithmetic.multiply,
+    2,
+    1,
+    name="multiply",
+    identity=1,
+    call=arithmetic.multiply,
+    reduce=reductions.prod,
+    accumulate=_running(cumulative.cumprod, True),
+    at=lambda place, v: place.multiply(v),
+)
 subtract = ufunc(
     arithmetic.subtract, 2, 1, name="subtract", call=arithmetic.subtract, at=lambda place, v: place.subtract(v)
 )
 maximum = ufunc(
-    choices.maximum, 2, 1, name="maximum", call=choices.maximum, reduce=_without_dtype(reductions.max), accumulate=_running(cumulative.cummax),
+    choices.maximum,
+    2,
+    1,
+    name="maximum",
+    call=choices.maximum,
+    reduce=_without_dtype(reductions.max),
+    accumulate=_running(cumulative.cummax),
     at=lambda place, v: place.max(v),
-)  # fmt: skip
+)
 minimum = ufunc(
-    choices.minimum, 2, 1, name="minimum", call=choices.minimum, reduce=_without_dtype(reductions.min), accumulate=_running(cumulative.cummin),
+    choices.minimum,
+    2,
+    1,
+    name="minimum",
+    call=choices.minimum,
+    reduce=_without_dtype(reductions.min),
+    accumulate=_running(cumulative.cummin),
     at=lambda place, v: place.min(v),
-)  # fmt: skip
+)
 logical_and = ufunc(
-    comparison.logical_and, 2, 1, name="logical_and", identity=True, call=comparison.logical_and, reduce=_logic(reductions.all, comparison.logical_and)
+    comparison.logical_and,
+    2,
+    1,
+    name="logical_and",
+    identity=True,
+    call=comparison.logical_and,
+    reduce=_logic(reductions.all, comparison.logical_and),
 )
 logical_or = ufunc(
-    comparison.logical_or, 2, 1, name="logical_or", identity=False, call=comparison.logical_or, reduce=_logic(reductions.any, comparison.logical_or)
+    comparison.logical_or,
+    2,
+    1,
+    name="logical_or",
+    identity=False,
+    call=comparison.logical_or,
+    reduce=_logic(reductions.any, comparison.logical_or),
 )
 logical_xor = ufunc(comparison.logical_xor, 2, 1, name="logical_xor", identity=False, call=comparison.logical_xor)
 bitwise_and = ufunc(
-    comparison.bitwise_and, 2, 1, name="bitwise_and", identity=-1, call=comparison.bitwise_and, reduce=_bits(reduce_and, comparison.bitwise_and, -1)
+    comparison.bitwise_and,
+    2,
+    1,
+    name="bitwise_and",
+    identity=-1,
+    call=comparison.bitwise_and,
+    reduce=_bits(reduce_and, comparison.bitwise_and, -1),
 )
 bitwise_or = ufunc(
-    comparison.bitwise_or, 2, 1, name="bitwise_or", identity=0, call=comparison.bitwise_or, reduce=_bits(reduce_or, comparison.bitwise_or, 0)
+    comparison.bitwise_or,
+    2,
+    1,
+    name="bitwise_or",
+    identity=0,
+    call=comparison.bitwise_or,
+    reduce=_bits(reduce_or, comparison.bitwise_or, 0),
 )
 bitwise_xor = ufunc(
-    comparison.bitwise_xor, 2, 1, name="bitwise_xor", identity=0, call=comparison.bitwise_xor, reduce=_bits(reduce_xor, comparison.bitwise_xor, 0)
+    comparison.bitwise_xor,
+    2,
+    1,
+    name="bitwise_xor",
+    identity=0,
+    call=comparison.bitwise_xor,
+    reduce=_bits(reduce_xor, comparison.bitwise_xor, 0),
 )
 logaddexp = ufunc(elementary.logaddexp, 2, 1, name="logaddexp", identity=-math.inf, call=elementary.logaddexp)
 logaddexp2 = ufunc(elementary.logaddexp2, 2, 1, name="logaddexp2", identity=-math.inf, call=elementary.logaddexp2)

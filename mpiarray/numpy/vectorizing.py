@@ -60,7 +60,10 @@ def _core_sizes(args: Sequence[Any], cores: Sequence[Core], error: str) -> tuple
     for x, core in zip(args, cores):
         shape = aval_of(x).shape
         if len(shape) < len(core):
-            raise ValueError(f"input with shape {shape} does not have enough dimensions for all core dimensions ('{', '.join(core)}') {error}")
+            raise ValueError(
+                f"input with shape {shape} does not have enough dimensions for all core dimensions "
+                f"('{', '.join(core)}') {error}"
+            )
         cut = len(shape) - len(core)
         for name, n in zip(core, shape[cut:]):
             if sizes.setdefault(name, n) != n:
@@ -79,16 +82,22 @@ def _check_results(results: Any, cores: Sequence[Core], sizes: dict[str, int], e
             raise ValueError(f"output shape {shape} does not match core dimensions {core} {error}")
         for name, n in zip(core, shape):
             if sizes.setdefault(name, n) != n:
-                raise ValueError(f"inconsistent size for core dimension {name!r}: {n} vs {sizes[name]} on an output {error}")
+                raise ValueError(
+                    f"inconsistent size for core dimension {name!r}: {n} vs {sizes[name]} on an output {error}"
+                )
 
 
-def vectorize(pyfunc: Callable[..., Any], *, excluded: Collection[int | str] = frozenset(), signature: str | None = None) -> Callable[..., Any]:
+def vectorize(
+    pyfunc: Callable[..., Any], *, excluded: Collection[int | str] = frozenset(), signature: str | None = None
+) -> Callable[..., Any]:
     """`pyfunc`, which takes scalars (or arrays of the dims in `signature`), as a function of arrays, which broadcast.
 
     excluded: positions and keywords of arguments that are passed on as they are.
     """
     if any(not isinstance(e, (str, int)) for e in excluded):
-        raise TypeError(f"jax.numpy.vectorize can only exclude integer or string arguments, but excluded={set(excluded)!r}")
+        raise TypeError(
+            f"jax.numpy.vectorize can only exclude integer or string arguments, but excluded={set(excluded)!r}"
+        )
     if any(isinstance(e, int) and e < 0 for e in excluded):
         raise ValueError(f"excluded={set(excluded)!r} contains negative numbers")
     error = f"on vectorized function with excluded={set(excluded)!r} and signature={signature!r}"
