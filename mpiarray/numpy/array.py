@@ -162,8 +162,8 @@ class Array(Value):
     __rlshift__ = _reflected(comparison.left_shift)
     __rshift__ = _forward(comparison.right_shift)
     __rrshift__ = _reflected(comparison.right_shift)
-    __eq__ = _forward(comparison.equal)  # type: ignore[assignment]
-    __ne__ = _forward(comparison.not_equal)  # type: ignore[assignment]
+    __eq__ = _forward(comparison.equal)
+    __ne__ = _forward(comparison.not_equal)
     __lt__ = _forward(comparison.less)
     __le__ = _forward(comparison.less_equal)
     __gt__ = _forward(comparison.greater)

@@ -96,7 +96,7 @@ def _scaled_log(name: str, base: float) -> Callable[[Any], Any]:
         real = dtypes.real_dtype(aval_of(x).dtype)
         y = transcendental.log(x)
         if dtypes.is_complex(aval_of(x).dtype):
-            scale = np.array(math.log(base), real)[()]
+            scale = np.array(math.log(base), dtypes.storage(real))[()]
             return complex_parts.complex_(
                 arithmetic.div(complex_parts.real(y), scale), arithmetic.div(complex_parts.imag(y), scale)
             )

@@ -70,7 +70,9 @@ def _many(name: str, arrays: Any, dtype: Any = None) -> list[Any]:
         x = one(name, arrays)
         if not aval_of(x).ndim:
             raise TypeError(f"{name}: expected a sequence of arrays, got the scalar {aval_of(x).str_short()}")
-        return unstack(x) if dtype is None else [cast(v, dtypes.requested(dtype, f"jnp.{name}")) for v in unstack(x)]
+        return (
+            list(unstack(x)) if dtype is None else [cast(v, dtypes.requested(dtype, f"jnp.{name}")) for v in unstack(x)]
+        )
     items = list(arrays)
     if not items:
         raise ValueError(f"Need at least one array to {name}.")

@@ -81,7 +81,7 @@ def _triangle(name: str, m: Any, k: int, op: Any) -> Any:
         raise ValueError(f"Argument to jax.numpy.{name} must be at least 2D, got {aval.str_short()}")
     mesh = aval.sharding.mesh
     sharding = None if mesh.empty else NamedSharding(mesh, type(aval.sharding.spec).from_dims(aval.dims[-2:]))
-    inside = _compared(op, aval.shape[-2:], k, sharding)
+    inside = _compared(op, (aval.shape[-2], aval.shape[-1]), k, sharding)
     if aval.ndim > 2:
         inside = linear.broadcast_in_dim(
             inside, shape=aval.shape, broadcast_dimensions=(aval.ndim - 2, aval.ndim - 1), sharding=_plain(aval)
@@ -251,19 +251,19 @@ def diag_indices_from(arr: Any) -> tuple[Any, ...]:
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
     """Indices of the elements at and below the diagonal `k` of an n by m matrix."""
-    return _host_indices(np.tril_indices(n, k, m))  # type: ignore[return-value]
+    return _host_indices(np.tril_indices(n, k, m))
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
     """Indices of the elements at and above the diagonal `k` of an n by m matrix."""
-    return _host_indices(np.triu_indices(n, k, m))  # type: ignore[return-value]
+    return _host_indices(np.triu_indices(n, k, m))
 
 
 def _matrix_shape(name: str, arr: Any) -> tuple[int, int]:
     aval = aval_of(*operands(name, arr))
     if aval.ndim != 2:
         raise ValueError(f"Only 2-D inputs are accepted by {name}, got {aval.str_short()}")
-    return aval.shape  # type: ignore[return-value]
+    return aval.shape
 
 
 def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
@@ -283,7 +283,7 @@ def mask_indices(n: int, mask_func: Any, k: int = 0, *, size: int | None = None)
     found = np.nonzero(np.asarray(mask_func(np.ones((n, n), np.int32), k)))
     if size is not None:
         found = tuple(np.pad(f[:size], (0, max(0, size - len(f)))) for f in found)
-    return _host_indices(found)  # type: ignore[return-value]
+    return _host_indices(found)
 
 
 # -- products ------------------------------------------------------------------------------------------------------

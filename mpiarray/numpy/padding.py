@@ -53,7 +53,7 @@ _KEYWORDS: dict[str, tuple[str, ...]] = {
 
 def _pairs(value: Any, ndim: int, name: str) -> list[tuple[Any, Any]]:
     """A number, (number,), (before, after), or one pair per dim, as one pair per dim."""
-    found = np.asarray(value) if not isinstance(value, Value) else value
+    found: Any = np.asarray(value) if not isinstance(value, Value) else value
     shape = found.shape
     if shape == () or shape == (1,):
         one_value = found if shape == () else found[0]

@@ -147,13 +147,13 @@ def _beside_scalar(args: tuple[Any, ...], partner: Any) -> Sequence[Any] | None:
 
 @lru_cache(maxsize=4096)
 def _partner(aval: ShapedArray, kind: type, x64: bool) -> tuple[Any, ShapedArray] | None:
-    """How a number of that Python type becomes a literal beside an array; None where it does not just take its dtype."""
+    """How a number of that Python type becomes a literal beside an array; or None if it does not just take its dtype."""
     if dtypes.is_key(aval.dtype) or (dtypes.is_int(aval.dtype) and aval.dtype.itemsize < 4):
         return None
     dtype, weak = dtypes.result_pair((aval.dtype, aval.weak_type), kind(0))
     if dtype != aval.dtype or weak != aval.weak_type or (dtypes.is_unsigned(dtype)):
         return None
-    return np.dtype(dtype).type, scalar_aval(dtype, weak)
+    return dtypes.storage(dtype).type, scalar_aval(dtype, weak)
 
 
 @lru_cache(maxsize=4096)

@@ -48,14 +48,8 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
     function is called on all of `x` and must work elementwise.  The result has the dtype of `x`.
     """
     x = one("piecewise", x)
-    if (isinstance(condlist, (Value, np.ndarray)) and aval_of(condlist).ndim <= aval_of(x).ndim) or not isinstance(
-        condlist, (Value, np.ndarray, Sequence)
-    ):
-        conditions = (
-            [condlist] if not isinstance(condlist, np.ndarray) or condlist.shape == aval_of(x).shape else list(condlist)
-        )
-    else:
-        conditions = list(condlist)
+    several = aval_of(condlist).ndim > aval_of(x).ndim if isinstance(condlist, (Value, np.ndarray)) else True
+    conditions = list(condlist) if several and np.iterable(condlist) else [condlist]
     n = len(conditions)
     if len(funclist) not in (n, n + 1):
         raise ValueError(f"with {n} condition(s), either {n} or {n + 1} functions are expected; got {len(funclist)}")
@@ -82,7 +76,7 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
     which = one("choose", a)
     if not dtypes.is_int(aval_of(which).dtype):
         raise ValueError(f"`a` array must be integer typed, got {aval_of(which).str_short()}")
-    items = [choices[k] for k in range(len(choices))] if isinstance(choices, (Value, np.ndarray)) else list(choices)
+    items = list(choices)
     if not items:
         raise ValueError("jnp.choose: needs at least one choice")
     n = len(items)

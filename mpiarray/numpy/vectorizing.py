@@ -179,7 +179,8 @@ def _to_axis(v: Any, outer: int, axis: int) -> Any:
 def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Any) -> Any:
     """`func(a, axis)` for each axis in turn, the reduced dims kept with size 1."""
     x = one("apply_over_axes", a)
-    for axis in axes if isinstance(axes, (Sequence, np.ndarray, Value)) and np.ndim(axes) else (axes,):
+    several = isinstance(axes, (Sequence, np.ndarray)) or (isinstance(axes, Value) and axes.aval.ndim)
+    for axis in axes if several else (axes,):
         axis = canonical_axis(axis, aval_of(x).ndim, "apply_over_axes")
         out = as_array(func(x, axis))
         if aval_of(out).ndim == aval_of(x).ndim - 1:
