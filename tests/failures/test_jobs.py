@@ -45,6 +45,7 @@ def test_a_rank_that_raises_ends_the_job(mpi):
     script = """
 comm.all_reduce(group, np.ones(3))
 print('first is done', flush=True)
+comm.barrier(group)
 if rank == 2:
     raise ValueError('only here')
 comm.all_reduce(group, np.ones(3))
