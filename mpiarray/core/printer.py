@@ -72,32 +72,39 @@ def eqn_text(eqn: Any) -> str:
     return "\n".join(_eqn_lines(eqn, ctx, frozenset(eqn.outvars)))
 
 
-def _jaxpr_lines(jaxpr: Any, ctx: _Context) -> list[str]:
+def _jaxpr_lines(jaxpr: Any, ctx: _Context, indent: int = 0, prefix: str = "") -> list[str]:
+    """The lines of `prefix` and a jaxpr, which will be indented by `indent`: a single one where it fits."""
     used = {v for e in jaxpr.eqns for v in e.invars if not isinstance(v, Literal)}
     used |= {v for v in jaxpr.outvars if not isinstance(v, Literal)}
     consts = [ctx.bind(v) for v in jaxpr.constvars]
     ins = [ctx.bind(v) for v in jaxpr.invars]
-    head = " ".join(["{ lambda", *consts, ";", *ins]).rstrip() + (" . let" if not ins else ". let")
-    body = [_eqn_lines(e, ctx, used) for e in jaxpr.eqns]
+    head = f"{prefix}{{ lambda {' '.join(consts)}; {' '.join(ins)}{'. let' if ins else ' . let'}".replace(";  .", "; .")
+    body = [_eqn_lines(e, ctx, used, indent + 4) for e in jaxpr.eqns]
     outs = [ctx.atom(v) for v in jaxpr.outvars]
     tail = f"in ({', '.join(outs)}{',' if len(outs) == 1 else ''}) }}"
     one_line = f"{head} {'; '.join(lines[0] for lines in body)} {tail}"
-    if len(one_line) <= _WIDTH and all(len(lines) == 1 for lines in body):
+    if len(one_line) + indent <= _WIDTH and all(len(lines) == 1 for lines in body):
         return [one_line]
     return [head, *(f"    {line}" for lines in body for line in lines), f"  {tail}"]
 
 
-def _eqn_lines(eqn: Any, ctx: _Context, used: Any) -> list[str]:
+def _eqn_lines(eqn: Any, ctx: _Context, used: Any, indent: int = 0) -> list[str]:
     operands = " ".join(ctx.atom(v) for v in eqn.invars)
-    params = [_param_lines(k, eqn.params[k], ctx) for k in sorted(eqn.params) if not _hidden(eqn.op.name, k, eqn.params[k])]
+    shown = [k for k in sorted(eqn.params, key=_place) if not _hidden(eqn.op.name, k, eqn.params[k])]
+    params = [_param_lines(k, eqn.params[k], ctx, indent + 2) for k in shown]
     outs = " ".join(ctx.bind(v) if v in used else f"_:{v.aval.short()}" for v in eqn.outvars)
     head = f"{outs} = {eqn.op.name}" if outs else eqn.op.name
     if not params:
         return [f"{head} {operands}"]
     flat = f"{head}[{' '.join(p[0] for p in params)}] {operands}"
-    if all(len(p) == 1 for p in params) and len(flat) <= _WIDTH - 4:
+    if all(len(p) == 1 for p in params) and len(flat) + indent <= _WIDTH:
         return [flat]
     return [f"{head}[", *(f"  {line}" for p in params for line in p), f"] {operands}"]
+
+
+def _place(key: str) -> tuple[bool, str]:
+    """Parameters in alphabetical order, but names first: `jit[name=f jaxpr=...]`."""
+    return key != "name", key
 
 
 def _hidden(op: str, key: str, value: Any) -> bool:
@@ -105,12 +112,11 @@ def _hidden(op: str, key: str, value: Any) -> bool:
     return key in rules and (rules[key] is ... or rules[key] == value)
 
 
-def _param_lines(key: str, value: Any, ctx: _Context) -> list[str]:
+def _param_lines(key: str, value: Any, ctx: _Context, indent: int) -> list[str]:
     if hasattr(value, "eqns"):
-        lines = _jaxpr_lines(getattr(value, "jaxpr", value), ctx)
-        return [f"{key}={lines[0]}", *lines[1:]]
+        return _jaxpr_lines(getattr(value, "jaxpr", value), ctx, indent, f"{key}=")
     if isinstance(value, tuple) and value and all(hasattr(v, "eqns") for v in value):
-        lines = [line for v in value for line in _jaxpr_lines(getattr(v, "jaxpr", v), ctx)]
+        lines = [line for v in value for line in _jaxpr_lines(getattr(v, "jaxpr", v), ctx, indent + 2)]
         return [f"{key}=(", *(f"  {line}" for line in lines), ")"]
     return [f"{key}={param_text(value)}"]
 
