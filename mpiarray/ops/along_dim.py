@@ -24,7 +24,7 @@ def refuse_explicit(name: str, aval: ShapedArray, dim: int, message: str) -> tup
     if explicit:
         spec = aval.sharding.spec
         raise ShardingTypeError(
-            f"{name}: {message}, but dimension {dim} of {aval.short()} is sharded over "
+            f"{name}: {message}, but dimension {dim} of {aval.str_short()} is sharded over "
             f"{', '.join(explicit)} (spec {spec}). Use `jax.reshard` to unshard "
             "it first, or wrap the call in `jax.sharding.auto_axes`."
         )
