@@ -18,7 +18,12 @@ from mpiarray.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var
 from mpiarray.core.op import Op
 from mpiarray.core.trace import Trace, current, leaked, state
 from mpiarray.core.value import Literal, Value, aval_of
-from mpiarray.errors import ConcretizationTypeError, TracerArrayConversionError, TracerBoolConversionError, TracerIntegerConversionError
+from mpiarray.errors import (
+    ConcretizationTypeError,
+    TracerArrayConversionError,
+    TracerBoolConversionError,
+    TracerIntegerConversionError,
+)
 from mpiarray.numpy.array import Array
 from mpiarray.ops.manual import align
 from mpiarray.types.aval import ShapedArray
@@ -29,12 +34,12 @@ _PACKAGE = __name__.partition(".")[0]
 class JitTracer(Array, core_trace.Tracer):
     """Stands for a value while a function is staged: a type and a variable, no data."""
 
-    __slots__ = ("aval", "trace", "var")
+    __slots__ = ("aval", "trace", "variable")
 
     def __init__(self, trace: StageTrace, aval: ShapedArray, var: Atom):
         self.trace = trace
         self.aval = aval
-        self.var = var
+        self.variable = var
 
     def __repr__(self) -> str:
         return f"JitTracer({self.aval})"
@@ -116,13 +121,15 @@ class StageTrace(Trace):
         """The variable or literal that stands for an operand in this jaxpr."""
         if isinstance(x, JitTracer):
             if x.trace is self:
-                return x.var
+                return x.variable
             if not x.trace.alive or not self._is_ancestor(x.trace):
                 raise leaked(x, self.name)
             return self._constant(x, x.aval)
         if isinstance(x, Literal):
             return x
         if isinstance(x, Value):
+            if isinstance(x, core_trace.Tracer) and not x.trace.alive:
+                raise leaked(x, self.name)
             return self._constant(x, x.aval)
         aval = aval_of(x)
         if aval.ndim == 0:
@@ -148,7 +155,7 @@ class StageTrace(Trace):
         self.alive = False
         constvars = [v for v, _ in self.constants.values()]
         consts = [c for _, c in self.constants.values()]
-        return ClosedJaxpr(Jaxpr(constvars, [a.var for a in args], out_atoms, self.eqns, self.name), consts)
+        return ClosedJaxpr(Jaxpr(constvars, [a.variable for a in args], out_atoms, self.eqns, self.name), consts)
 
 
 def trace_to_jaxpr(
