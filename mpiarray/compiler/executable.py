@@ -140,6 +140,7 @@ def _runner(arity: int, initial: list[Any], steps: list[Any], results: tuple[int
             if several:
                 for o, x in zip(out, run(*get(env))):
                     env[o] = x
+                x = None  # or it would keep the last block alive
             else:
                 env[out] = run(*get(env))
             for i in dead:
