@@ -37,6 +37,9 @@ partial_sums(op, avals, params) -> (unreduced, reduced)
     `(spec.unreduced, spec.reduced)`; `pass_through`, `refuse` (the default) or the op's own rule.
 vma(avals, params) -> frozenset
     The manual axes that the result varies over; default: the join of the operands.
+partial_eval(op, trace, args, unknown, **params) -> value, or list of values when multiple_results
+    For ops that carry a jaxpr: called by the trace of the unknown (transforms.partial_eval.PartialTrace) when some operands are known and
+    some are not (`unknown[i]`).  It binds the known part under `trace.parent` and stages the rest with `trace.stage`.
 """
 
 from __future__ import annotations
@@ -108,6 +111,7 @@ class Op:
 
     __slots__ = (
         "batch", "build", "impl", "jvp", "lower", "multiple_results", "name", "partial_sums", "plan", "transpose", "type_rule", "vma", "infer", "hlo_name", "effects", "inlines", "casts", "aligns",
+        "partial_eval",
     )  # fmt: skip
 
     name: str
@@ -152,6 +156,7 @@ def define(
     inlines: bool = False,
     casts: bool = False,
     aligns: bool = True,
+    partial_eval: Callable[..., Any] | None = None,
 ) -> Op:
     """Make an op from its rules and enter it in `OPS`.  The module docstring is the contract of each rule.
 
@@ -159,7 +164,7 @@ def define(
     infer     replaces type_rule, plan and partial_sums together for ops whose type is a sharding (reshard, ...)
     hlo_name  the op's name in compiled text, where readers of HLO expect another one
     effects   True for ops that must run even when nobody uses their result
-    inlines   True for ops that only call their `jaxpr` parameter
+    inlines   True for ops that only call their `jaxpr` (or `call_jaxpr`) parameter
     casts     True for ops that make unreduced or reduced values out of others (partial_sums is asked always)
     aligns    False for ops whose operands may differ in the manual axes that they vary over; others get casts first
     """
@@ -170,6 +175,7 @@ def define(
     OPS[name] = op = Op(
         name=name, type_rule=type_rule, plan=plan, impl=impl, jvp=jvp, transpose=transpose, batch=batch, build=build, multiple_results=multiple_results,
         partial_sums=partial_sums or refuse, vma=vma or join_vma, lower=lower, infer=infer, hlo_name=hlo_name or name, effects=effects, inlines=inlines, casts=casts, aligns=aligns,
+        partial_eval=partial_eval,
     )  # fmt: skip
     return op
 

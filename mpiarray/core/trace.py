@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """An interpreter of ops.  `process` returns one value, or a list when the op has several results."""
+    """An interpreter of ops.  `process` returns one value, or a list when the op has several results.
+
+    evaluates  whether it computes values at once, so that functions with derivative rules of their own are just called
+    alive      False when the function that it interprets has returned
+    parent     the trace that its own rules bind ops under
+    """
+
+    evaluates = False
+    alive = True
+    parent: Trace | None = None
 
     def process(self, op: Op, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
         raise NotImplementedError

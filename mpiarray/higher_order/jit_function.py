@@ -23,6 +23,9 @@ from mpiarray.runtime.array import ArrayImpl, from_host
 from mpiarray.runtime.eager import common_devices, compile_for, own_block
 from mpiarray.runtime.nans import check_nans
 from mpiarray.runtime.placed import Placed
+from mpiarray.transforms.calls import call_jvp, call_transpose
+from mpiarray.transforms.evaluate import eval_jaxpr
+from mpiarray.transforms.partial_eval import call_partial_eval
 from mpiarray.transforms.stage import trace_to_jaxpr
 from mpiarray.types import tree
 from mpiarray.types.aval import ShapedArray
@@ -36,8 +39,9 @@ jit_op = define(
     type_rule=Undefined("its types are those of its jaxpr"),
     infer=lambda avals, mesh, *, name, jaxpr: jaxpr.out_avals,
     plan=Undefined("the compiler inlines it"),
-    jvp=Undefined(_INLINED),
-    transpose=Undefined(_INLINED),
+    jvp=call_jvp(),
+    transpose=call_transpose(),
+    partial_eval=call_partial_eval(),
     batch=Undefined(_INLINED),
     multiple_results=True,
     inlines=True,
@@ -161,19 +165,6 @@ def called(staged: Staged) -> ClosedJaxpr:
         found = ClosedJaxpr(inner.replace(constvars=(), invars=(*inner.constvars, *inner.invars)))
         staged.called = found  # type: ignore[attr-defined]
     return found
-
-
-def eval_jaxpr(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    """Bind a jaxpr's equations again, under the current trace."""
-    env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args)))
-
-    def read(atom: Any) -> Any:
-        return env.get(atom, atom)
-
-    for eqn in jaxpr.eqns:
-        out = eqn.op(*[read(v) for v in eqn.invars], **eqn.params)
-        env.update(zip(eqn.outvars, out if eqn.op.multiple_results else [out]))
-    return [read(v) for v in jaxpr.outvars]
 
 
 def make_ready(function: JitFunction, staged: Staged, args: Sequence[Placed], structure: Any) -> Ready:

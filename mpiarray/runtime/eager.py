@@ -37,6 +37,8 @@ _cache: dict[Any, tuple[Callable[..., Any] | None, tuple[Placed, ...], bool]] = 
 class EvalTrace(Trace):
     """Runs ops at once."""
 
+    evaluates = True
+
     def process(self, op: Op, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
         keys: list[Any] = []
         blocks: list[Any] = []
