@@ -39,9 +39,9 @@ class Trace:
 class Tracer(Value):
     """A value of which a trace knows more than its type.  Subclasses say what `str` shows."""
 
-    __slots__ = ("trace",)
+    __slots__ = ("owner",)
 
-    trace: Trace
+    owner: Trace  # not `trace`: arrays have a method of that name
 
 
 class _State(threading.local):

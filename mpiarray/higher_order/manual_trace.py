@@ -38,20 +38,20 @@ class ManualTracer(Array, Tracer):
     block  this rank's numpy block (on partial manual meshes: of the instance's value, which lies by `spec` over the other axes)
     """
 
-    __slots__ = ("aval", "block", "spec", "trace")
+    __slots__ = ("aval", "block", "spec", "owner")
 
     def __init__(self, trace: ManualTrace, aval: ShapedArray, block: Any, spec: P):
-        self.trace, self.aval, self.block, self.spec = trace, aval, block, spec
+        self.owner, self.aval, self.block, self.spec = trace, aval, block, spec
 
     @property
     def sharding(self) -> Any:
         raise AttributeError(f"a value inside shard_map has no `.sharding`: it is one instance's block, of type {self.aval}. Use `jax.typeof(x)`.")
 
     def _value(self) -> np.ndarray:
-        return self.trace.value_of(self)
+        return self.owner.value_of(self)
 
     def __str__(self) -> str:
-        return self.trace.text_of(self)
+        return self.owner.text_of(self)
 
     __repr__ = __str__
 
@@ -59,7 +59,7 @@ class ManualTracer(Array, Tracer):
         return format(str(self), spec)
 
     def __bool__(self) -> bool:
-        if self.trace.check_vma and not self.aval.vma and self.aval.size == 1:
+        if self.owner.check_vma and not self.aval.vma and self.aval.size == 1:
             return bool(self._value().reshape(())[()])
         raise TracerBoolConversionError(
             f"Attempted boolean conversion of traced array with shape {self.aval.short()} inside shard_map: instances could disagree"
@@ -121,9 +121,9 @@ class ManualTrace(Trace):
     def lift(self, x: Any) -> ManualTracer | Literal:
         """An operand from outside: closures over replicated values are invariant."""
         if isinstance(x, ManualTracer):
-            if x.trace is self:
+            if x.owner is self:
                 return x
-            if not x.trace.alive:
+            if not x.owner.alive:
                 raise leaked(x, "the body of a shard_map")
             return self.from_outer(x)
         if isinstance(x, Literal):

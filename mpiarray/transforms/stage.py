@@ -34,10 +34,10 @@ _PACKAGE = __name__.partition(".")[0]
 class JitTracer(Array, core_trace.Tracer):
     """Stands for a value while a function is staged: a type and a variable, no data."""
 
-    __slots__ = ("aval", "trace", "variable")
+    __slots__ = ("aval", "owner", "variable")
 
     def __init__(self, trace: StageTrace, aval: ShapedArray, var: Atom):
-        self.trace = trace
+        self.owner = trace
         self.aval = aval
         self.variable = var
 
@@ -47,7 +47,7 @@ class JitTracer(Array, core_trace.Tracer):
     __str__ = __repr__
 
     def _in_words(self) -> str:
-        return f"The value has type {self.aval.str_short()} in the function {self.trace.name!r} that is being traced"
+        return f"The value has type {self.aval.str_short()} in the function {self.owner.name!r} that is being traced"
 
     def __bool__(self) -> bool:
         raise TracerBoolConversionError(
@@ -120,15 +120,15 @@ class StageTrace(Trace):
     def atom(self, x: Any) -> Atom:
         """The variable or literal that stands for an operand in this jaxpr."""
         if isinstance(x, JitTracer):
-            if x.trace is self:
+            if x.owner is self:
                 return x.variable
-            if not x.trace.alive or not self._is_ancestor(x.trace):
+            if not x.owner.alive or not self._is_ancestor(x.owner):
                 raise leaked(x, self.name)
             return self._constant(x, x.aval)
         if isinstance(x, Literal):
             return x
         if isinstance(x, Value):
-            if isinstance(x, core_trace.Tracer) and not x.trace.alive:
+            if isinstance(x, core_trace.Tracer) and not x.owner.alive:
                 raise leaked(x, self.name)
             return self._constant(x, x.aval)
         aval = aval_of(x)
