@@ -33,7 +33,7 @@ def elementwise_type(name: str, kinds: str, result: Callable[[Any], Any] | None 
         dtype = same_dtype(name, avals)
         check_kind(name, dtype, kinds)
         out = result(dtype) if result else dtype
-        return Out(broadcast_shape(name, avals), out, all(a.weak_type for a in avals) and not dtypes.is_bool(out))
+        return Out(broadcast_shape(name, avals), out, all(a.weak_type for a in avals))
 
     return rule
 
