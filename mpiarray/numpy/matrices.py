@@ -263,7 +263,8 @@ def _matrix_shape(name: str, arr: Any) -> tuple[int, int]:
     aval = aval_of(*operands(name, arr))
     if aval.ndim != 2:
         raise ValueError(f"Only 2-D inputs are accepted by {name}, got {aval.str_short()}")
-    return aval.shape
+    n, m = aval.shape
+    return n, m
 
 
 def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:

@@ -147,7 +147,7 @@ def _beside_scalar(args: tuple[Any, ...], partner: Any) -> Sequence[Any] | None:
 
 @lru_cache(maxsize=4096)
 def _partner(aval: ShapedArray, kind: type, x64: bool) -> tuple[Any, ShapedArray] | None:
-    """How a number of that Python type becomes a literal beside an array; or None if it does not just take its dtype."""
+    """How such a Python number becomes a literal beside an array; None if it does not just take the dtype."""
     if dtypes.is_key(aval.dtype) or (dtypes.is_int(aval.dtype) and aval.dtype.itemsize < 4):
         return None
     dtype, weak = dtypes.result_pair((aval.dtype, aval.weak_type), kind(0))
