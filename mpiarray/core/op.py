@@ -53,6 +53,8 @@ from mpiarray.types.aval import ShapedArray
 
 OPS: dict[str, Op] = {}
 
+Rule = Callable[..., Any]
+
 
 class Out(NamedTuple):
     """A result's shape, dtype and weak type."""
@@ -115,6 +117,23 @@ class Op:
     )  # fmt: skip
 
     name: str
+    multiple_results: bool
+    type_rule: Rule
+    plan: Rule
+    impl: Rule | None
+    build: Rule | None
+    lower: Rule | None
+    infer: Rule | None
+    jvp: Rule
+    transpose: Rule
+    batch: Rule
+    partial_sums: Rule
+    vma: Rule
+    hlo_name: str
+    effects: bool
+    inlines: bool
+    casts: bool
+    aligns: bool
 
     def __init__(self, **fields: Any):
         for key, value in fields.items():
