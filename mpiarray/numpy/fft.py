@@ -34,7 +34,7 @@ __all__ = [
 def _axes(name: str, ndim: int, s: Sequence[int] | None, axes: Sequence[int] | None) -> tuple[int, ...]:
     if axes is None:
         return tuple(range(ndim)) if s is None else tuple(range(ndim - len(s), ndim))
-    out = manipulation.canonical_axes(tuple(axes), ndim, f"jnp.fft.{name}")
+    out = tuple(manipulation.canonical_axis(a, ndim, f"jnp.fft.{name}") for a in axes)
     if len(out) != len(set(out)):
         raise ValueError(f"jnp.fft.{name} does not support repeated axes. Got axes {list(axes)}.")
     if s is not None and len(s) != len(out):
