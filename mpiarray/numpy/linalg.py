@@ -98,7 +98,7 @@ def same_stacks(name: str, a: Any, b: Any) -> tuple[Any, Any]:
         raise ValueError(
             f"{name}: batch dimensions do not broadcast: {aval_of(a).str_short()} and {aval_of(b).str_short()}"
         ) from None
-    return tuple(x if s[:-2] == batch else broadcast_to(x, (*batch, *s[-2:])) for x, s in ((a, left), (b, right)))  # type: ignore[return-value]
+    return tuple(x if s[:-2] == batch else broadcast_to(x, (*batch, *s[-2:])) for x, s in ((a, left), (b, right)))
 
 
 # -- factors -------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None
     aval = x.aval
     real = dtypes.real_dtype(aval.dtype)
     limit = 10.0 * max(aval.shape[-2:]) * float(dtypes.finfo(real).eps) if rtol is None else rtol
-    limit = cast(*operands("pinv", limit), real)
+    limit = cast(operands("pinv", limit)[0], real)
     if aval_of(limit).shape != aval.shape[:-2]:
         limit = broadcast_to(limit, aval.shape[:-2])
     return spectral.pinv(x, limit)
@@ -384,7 +384,7 @@ def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any =
     s = spectral.svdvals(x)
     real = dtypes.real_dtype(x.aval.dtype)
     rtol = max(x.aval.shape[-2:]) * float(dtypes.finfo(real).eps) if rtol is None else rtol
-    limit = multiply(cast(*operands("matrix_rank", rtol), real), reductions.max(s, axis=-1))
+    limit = multiply(cast(operands("matrix_rank", rtol)[0], real), reductions.max(s, axis=-1))
     return reductions.sum(cast(greater(s, manipulation.expand_dims(limit, -1)), np.dtype(np.int32)), axis=-1)
 
 

@@ -33,6 +33,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+_TWO_MATRICES = (((1,), (0,)), ((), ()))
+
+
 def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None) -> Any:
     """The product over the last dim of `a` and the last but one (or only) dim of `b`; a scalar multiplies.
 
@@ -143,6 +146,10 @@ def matmul(
       TypeError: the dims summed over differ in size.
       ShardingTypeError: see `dot`.
     """
+    if isinstance(a, Value) and isinstance(b, Value) and preferred_element_type is None and out_sharding is None:
+        x, y = a.aval, b.aval
+        if x.ndim == y.ndim == 2 and x.dtype == y.dtype and not x.weak_type:  # the common case, and a cheap one
+            return general(a, b, _TWO_MATRICES, x.dtype, False, precision, None)
     a, b = factors("matmul", a, b)
     for i, x in enumerate((a, b)):
         if not aval_of(x).ndim:

@@ -128,6 +128,8 @@ def blas_ready(x: np.ndarray, dtype: Any = None) -> np.ndarray:
     """
     if dtype is not None and x.dtype != dtype:
         return x.astype(dtype, order="C")
+    if x.flags.c_contiguous:
+        return x
     rows, columns = x.shape[-2:]
     across, along = x.strides[-2:]
     item = x.itemsize

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +43,7 @@ class FftType(enum.IntEnum):
         return str(int(self))
 
 
-_TRANSFORMS = {
+_TRANSFORMS: dict[FftType, Callable[..., Any]] = {
     FftType.FFT: np.fft.fft,
     FftType.IFFT: np.fft.ifft,
     FftType.RFFT: np.fft.rfft,

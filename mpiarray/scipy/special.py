@@ -41,7 +41,7 @@ __all__ = [
 
 def _floats(name: str, *args: Any) -> list[Any]:
     """The operands in one real floating dtype and one rank."""
-    out = promote_to_inexact(name, *args)
+    out = list(promote_to_inexact(name, *args))
     dtype = aval_of(out[0]).dtype
     if dtypes.is_complex(dtype):
         raise ValueError(
