@@ -87,14 +87,14 @@ def on_mesh(avals: Sequence[ShapedArray], mesh: AbstractMesh) -> tuple[ShapedArr
     """Operands that have no mesh count as replicated on the equation's."""
     if mesh.empty:
         return tuple(avals)
-    return tuple(a.update(sharding=NamedSharding(mesh, P(*(None,) * a.ndim))) if a.sharding.mesh.empty else a for a in avals)
+    return tuple(a.update(sharding=NamedSharding(mesh, P(*(None,) * a.ndim))) if a.mesh.empty else a for a in avals)
 
 
 def common_mesh(op: ops.Op, avals: Sequence[ShapedArray], params: dict[str, Any], context: AbstractMesh) -> AbstractMesh:
     """The mesh that an equation is on: the context's, else the operands', else an `out_sharding`'s."""
     if not context.empty:
         for a in avals:
-            mesh = a.sharding.mesh
+            mesh = a.mesh
             if mesh is not context and not mesh.empty and not mesh.same_axes(context) and not _both_auto(mesh, context):
                 raise ValueError(
                     f"For primitive {op.name}, context mesh {context} should match the aval mesh {mesh} for shape {a.str_short()}. "
@@ -103,7 +103,7 @@ def common_mesh(op: ops.Op, avals: Sequence[ShapedArray], params: dict[str, Any]
         return context
     found = EMPTY_ABSTRACT_MESH
     for a in avals:
-        mesh = a.sharding.mesh
+        mesh = a.mesh
         if mesh.empty or mesh is found:
             continue
         if found.empty:

@@ -61,8 +61,8 @@ class LocalContext:
     with the specs that they now have, and the results' global types with the specs to make."""
 
     mesh: Any
-    ins: tuple[ShapedArray, ...]
-    outs: tuple[ShapedArray, ...]
+    ins: tuple[Any, ...]
+    outs: tuple[Any, ...]
 
     def size(self, axes: Sequence[str]) -> int:
         return axes_size(self.mesh, axes)
@@ -125,8 +125,8 @@ def mesh_order(mesh: Any, axes: Any) -> tuple[str, ...]:
 def mesh_of(avals: Sequence[ShapedArray]) -> Any:
     """The mesh that sharded operands are on (any operand's when none is sharded)."""
     for aval in avals:
-        if not aval.sharding.mesh.empty:
-            return aval.sharding.mesh
+        if not aval.mesh.empty:
+            return aval.mesh
     return avals[0].sharding.mesh if avals else None
 
 

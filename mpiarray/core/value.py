@@ -65,5 +65,5 @@ def aval_of(x: Any) -> ShapedArray:
         return x.aval
     if isinstance(x, (np.ndarray, np.generic, numbers.Number)):
         dtype, weak = dtypes.dtype_of(x)
-        return ShapedArray(np.shape(x), dtype, weak)
+        return ShapedArray(np.shape(x), dtype, weak)  # type: ignore[arg-type]
     raise TypeError(f"{x!r} of type {type(x)} is not a valid JAX type: expected an array, a numpy array or a number")

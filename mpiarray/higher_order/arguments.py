@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -102,7 +103,7 @@ def flatten_call(name: str, args: Any, kwargs: dict[str, Any]) -> tuple[list[Any
     leaves, structure = tree.flatten((args, kwargs))
     for i, x in enumerate(leaves):
         if type(x) is not ArrayImpl:
-            leaves[i] = operand(x, name, lambda i=i: leaf_path(args, kwargs, i))
+            leaves[i] = operand(x, name, functools.partial(leaf_path, args, kwargs, i))
     return leaves, structure
 
 

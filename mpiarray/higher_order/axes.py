@@ -115,7 +115,7 @@ def retype(x: Any, mesh: AbstractMesh) -> Any:
     if isinstance(x, ArrayImpl) and is_evaluating():
         return _retype_concrete(x, mesh)
     aval = aval_of(x)
-    if not isinstance(x, Value) or aval.sharding.mesh.empty:
+    if not isinstance(x, Value) or aval.mesh.empty:
         return x
     dims = [tuple(a for a in axes if a in mesh.explicit_axes) for axes in aval.sharding.spec.dims]
     spec = spec_from(dims, aval.sharding.spec.unreduced, aval.sharding.spec.reduced)
@@ -125,7 +125,7 @@ def retype(x: Any, mesh: AbstractMesh) -> Any:
 
 
 def _bind_reshard(x: Any, sharding: NamedSharding) -> Any:
-    own = aval_of(x).sharding.mesh
+    own = aval_of(x).mesh
     with meshes(own, state.mesh):
         return ops.reshard(x, dst_sharding=sharding)
 
@@ -159,7 +159,7 @@ def _leave(out: Any, wanted: Any, outer: AbstractMesh, what: str) -> Any:
 
 def _to_outer(x: Any, sharding: NamedSharding, outer: AbstractMesh) -> Any:
     """Back on the outer mesh: retype what lies there already, then reshard."""
-    if aval_of(x).sharding.mesh.empty:
+    if aval_of(x).mesh.empty:
         return ops.reshard(x, dst_sharding=sharding)
     if isinstance(x, ArrayImpl) and is_evaluating():
         return ops.reshard(_retype_concrete(x, outer), dst_sharding=sharding)

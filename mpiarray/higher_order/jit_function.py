@@ -53,7 +53,7 @@ class Staged:
 
     def __init__(self, name: str, jaxpr: ClosedJaxpr, in_tree: Any, out_tree: Any, in_avals: tuple[ShapedArray, ...]):
         self.name, self.jaxpr, self.in_tree, self.out_tree, self.in_avals = name, jaxpr, in_tree, out_tree, in_avals
-        self.consts = tuple(c if isinstance(c, Value) else from_host(c) for c in jaxpr.consts)
+        self.consts: tuple[Any, ...] = tuple(c if isinstance(c, Value) else from_host(c) for c in jaxpr.consts)
 
     @property
     def out_avals(self) -> tuple[ShapedArray, ...]:

@@ -26,6 +26,7 @@ from mpiarray.numpy.array import Array
 from mpiarray.ops.manual import align
 from mpiarray.runtime.array import ArrayImpl
 from mpiarray.runtime.eager import compile_for, own_block
+from mpiarray.transforms.evaluate import eval_jaxpr
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import Device
 from mpiarray.types.partition_spec import PartitionSpec as P
@@ -38,7 +39,9 @@ class ManualTracer(Array, Tracer):
     block  this rank's numpy block (on partial manual meshes: of the instance's value, which lies by `spec` over the other axes)
     """
 
-    __slots__ = ("aval", "block", "spec", "owner")
+    __slots__ = ("aval", "block", "owner", "spec")
+
+    owner: ManualTrace
 
     def __init__(self, trace: ManualTrace, aval: ShapedArray, block: Any, spec: P):
         self.owner, self.aval, self.block, self.spec = trace, aval, block, spec
@@ -109,6 +112,8 @@ _CACHE_SIZE = 16384
 class ManualTrace(Trace):
     """Evaluates a body on this rank's blocks."""
 
+    evaluates = True
+
     def __init__(self, mesh: Any, ids: tuple[int, ...], check_vma: bool, parent: Trace | None):
         self.mesh, self.ids, self.check_vma, self.parent = mesh, ids, check_vma, parent
         self.context = DeviceContext(ids, mesh, comm.rank())
@@ -152,6 +157,8 @@ class ManualTrace(Trace):
         return self.tracer(aval, block)
 
     def process(self, op: Op, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        if op.inlines:
+            return eval_jaxpr(params["jaxpr"].jaxpr, (), args)
         values: list[Any] = [self.lift(a) for a in args]
         if len(values) > 1:
             values = list(align(op, values))
@@ -177,13 +184,14 @@ class ManualTrace(Trace):
 
     def _direct(self, op: Op, params: dict[str, Any]) -> Callable[..., Any]:
         """Full manual: the op runs on the block as it is."""
-        if op.inlines:
-            raise NotImplementedError(f"{op.name} is run by its function on concrete values")
-        assert op.build is not None or op.impl is not None, f"{op.name} needs an impl or a build"
-        run = op.build(self.context, **params) if op.build is not None else partial(op.impl, **params) if params else op.impl
+        if op.build is not None:
+            run = op.build(self.context, **params)
+        else:
+            assert op.impl is not None, f"{op.name} needs an impl or a build"
+            run = partial(op.impl, **params) if params else op.impl
         if op.multiple_results:
-            return run  # type: ignore[return-value]
-        return lambda *blocks: (run(*blocks),)  # type: ignore[misc]
+            return run
+        return lambda *blocks: (run(*blocks),)
 
     def _partial(self, op: Op, values: list[Any], avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Entry:
         """Partial manual: a compiled program over the devices that share the manual coordinates; collectives over manual axes run between their blocks."""

@@ -11,17 +11,18 @@ from mpiarray.core.op import Undefined, define
 from mpiarray.core.plan import Plan, axes_size
 from mpiarray.core.trace import abstract_mesh
 from mpiarray.core.value import Literal
+from mpiarray.higher_order.shard_map_rules import map_jvp, map_partial_eval, map_transpose
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import AbstractMesh, AxisType
 from mpiarray.types.partition_spec import PartitionSpec as P
 from mpiarray.types.sharding import NamedSharding
 
-_LATER = "derivatives and batching of shard_map come with the transformations"
+_LATER = "batching of shard_map comes with the transformations"
 
 
 def _result(mesh: AbstractMesh, aval: ShapedArray, spec: P, manual: frozenset[str]) -> ShapedArray:
     padded = spec.padded(aval.ndim)
-    typed = aval.sharding.spec.dims if not aval.sharding.mesh.empty else ((),) * aval.ndim
+    typed = aval.sharding.spec.dims if not aval.mesh.empty else ((),) * aval.ndim
     shape = tuple(n * axes_size(mesh, axes) for n, axes in zip(aval.shape, padded.dims))
     dims = tuple((*mine, *rest) for mine, rest in zip(padded.dims, typed))
     shown = tuple(tuple(a for a in axes if mesh.axis_type_of[a] is AxisType.Explicit) for axes in dims)
@@ -66,8 +67,9 @@ shard_map_op = define(
     infer=_infer,
     plan=_plan,
     lower=_lower,
-    jvp=Undefined(_LATER),
-    transpose=Undefined(_LATER),
+    jvp=map_jvp,
+    transpose=map_transpose,
+    partial_eval=map_partial_eval,
     batch=Undefined(_LATER),
     multiple_results=True,
     aligns=False,

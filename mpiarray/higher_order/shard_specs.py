@@ -189,7 +189,7 @@ def _check_argument(call: Any, k: int, x: Any, spec: P, *, given: bool) -> None:
             f"shard_map applied to the function {call.name!r} was given an in_specs entry which is too long to be compatible with the corresponding input value: "
             f"in_specs {spec} has length {len(spec.dims)}, but {call.argument_name(k)} has shape {aval.str_short()} and rank {aval.ndim}.{hint}"
         )
-    own = aval.sharding.mesh
+    own = aval.mesh
     if not own.empty and own.shape_tuple != call.outer.shape_tuple:
         raise ValueError(f"Mesh shape of the input {own.shape} does not match the mesh shape passed to shard_map {call.outer.shape} for {aval.str_short()}")
     full = len(call.manual) == len(call.outer.axis_names)
@@ -230,7 +230,7 @@ def block_aval(call: Any, aval: ShapedArray, spec: P) -> ShapedArray:
     shape = list(aval.shape)
     for d, axes in enumerate(spec.dims):
         shape[d] //= axes_size(call.outer, axes)
-    rest = tuple(tuple(a for a in axes if a not in call.manual) for axes in aval.sharding.spec.dims) if not aval.sharding.mesh.empty else ((),) * aval.ndim
+    rest = tuple(tuple(a for a in axes if a not in call.manual) for axes in aval.sharding.spec.dims) if not aval.mesh.empty else ((),) * aval.ndim
     outer = aval.manual
     if call.check_vma:
         varying = frozenset(a for axes in spec.dims for a in axes)
@@ -315,7 +315,7 @@ def global_result(call: Any, aval: ShapedArray, spec: P, inner: P) -> tuple[Shap
     """The global type of a result block, and where it lies over all axes (as written when only manual axes count)."""
     shape, dims = [], []
     padded = spec.padded(aval.ndim)
-    typed = aval.sharding.spec.padded(aval.ndim) if not aval.sharding.mesh.empty else P(*(None,) * aval.ndim)
+    typed = aval.sharding.spec.padded(aval.ndim) if not aval.mesh.empty else P(*(None,) * aval.ndim)
     for n, mine, rest in zip(aval.shape, padded.dims, inner.dims):
         shape.append(n * axes_size(call.outer, mine))
         dims.append((*mine, *rest))

@@ -56,7 +56,7 @@ class ArgInfo:
 
 def struct_of(aval: ShapedArray, sharding: Any = None) -> ShapeDtypeStruct:
     """A type as users see it in `eval_shape` and `out_info`."""
-    shown = sharding if sharding is not None else None if aval.sharding.mesh.empty else aval.sharding
+    shown = sharding if sharding is not None else None if aval.mesh.empty else aval.sharding
     return ShapeDtypeStruct(aval.shape, aval.dtype, sharding=shown, weak_type=aval.weak_type)
 
 
@@ -180,7 +180,7 @@ def _spec(x: Any, target: Any, aval: ShapedArray) -> P:
         isinstance(target.sharding, NamedSharding) and sharding.mesh.are_all_axes_explicit
     ):
         return sharding.spec.padded(aval.ndim)
-    return aval.sharding.spec if not aval.sharding.mesh.empty else replicated(aval.ndim)
+    return aval.sharding.spec if not aval.mesh.empty else replicated(aval.ndim)
 
 
 class Compiled(_Stage):
@@ -220,7 +220,7 @@ class Compiled(_Stage):
             for a, s in zip(avals, specs)
         ]
 
-    def _concrete(self, mesh: AbstractMesh) -> Any:
+    def _concrete(self, mesh: Any) -> Any:
         context = self._meshes[1]
         if not context.empty and context.size == mesh.size:
             return concrete_mesh(mesh, context.flat_ids)
@@ -321,14 +321,14 @@ class Compiled(_Stage):
 
     def _check_layouts(self, leaves: Sequence[ArrayImpl]) -> None:
         for k, (x, f) in enumerate(zip(leaves, self._in_formats)):
-            if jit_shardings.pinned(x) and f.layout is not None and x._placed.order != tuple(f.layout.major_to_minor):
+            if jit_shardings.pinned(x) and isinstance(f.layout, Layout) and x._placed.order != tuple(f.layout.major_to_minor):
                 raise ValueError(
                     f"Argument {k} of {self.fun_name}, of shape {x.shape}: layout {x.format.layout} does not match the layout {f.layout} the computation was "
                     "compiled for. Use `jax.device_put` with one of `input_formats`."
                 )
 
     def _placed_argument(self, x: ArrayImpl, f: Format, aval: ShapedArray, k: int) -> ArrayImpl:
-        sharding = f.sharding
+        sharding: Any = f.sharding
         if not x.committed:
             return x
         if x.sharding.is_equivalent_to(sharding, x.ndim):

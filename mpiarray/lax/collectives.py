@@ -211,7 +211,7 @@ def pmean(x: Any, axis_name: AxisName, *, axis_index_groups: Groups = None) -> A
         dtype = aval_of(total).dtype
         if not dtypes.is_inexact(dtype):
             total = cast(total, dtypes.to_inexact(dtype))
-        return total / count  # type: ignore[operator]
+        return total / count
 
     return tree.map(mean, x)
 

@@ -7,11 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from mpiarray.core.op import Op
 from mpiarray.core.value import Value, aval_of
 from mpiarray.numpy.promotion import cast
 from mpiarray.ops import arithmetic, bits, comparison, complex_parts, select as selects, special, transcendental
 from mpiarray.types import dtypes
+
+__all__ = [
+    "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "bessel_i0e", "bessel_i1e", "betainc",
+    "bitcast_convert_type", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "cbrt", "ceil", "clamp",
+    "clz", "complex", "conj", "convert_element_type", "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv",
+    "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "igamma", "igammac", "imag", "integer_pow", "is_finite",
+    "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg", "nextafter", "polygamma",
+    "population_count", "pow", "real", "reciprocal", "reduce_precision", "rem", "round", "rsqrt", "select",
+    "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt",
+    "square", "stop_gradient", "sub", "tan", "tanh", "zeta",
+]  # fmt: skip
 
 
 def operands(name: str, *args: Any) -> list[Any]:
@@ -29,7 +39,7 @@ def operands(name: str, *args: Any) -> list[Any]:
     return [cast(x, dtype, weak) if dtypes.is_python_scalar(x) else x for x in args]
 
 
-def _function(op: Op, name: str, doc: str) -> Callable[..., Any]:
+def _function(op: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         return op(*operands(name, *args))
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from mpiarray.core import trace as core_trace
 from mpiarray.core.value import aval_of
 from mpiarray.numpy.promotion import cast
@@ -17,6 +15,12 @@ from mpiarray.transforms.stage import trace_to_jaxpr
 from mpiarray.types import dtypes, tree
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import EMPTY_ABSTRACT_MESH
+
+__all__ = [
+    "argmax", "argmin", "batch_matmul", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "dot",
+    "dot_general", "reduce", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum",
+    "reduce_xor", "sort", "sort_key_val", "top_k",
+]  # fmt: skip
 
 
 def _axes(axes: Sequence[int], ndim: int) -> tuple[int, ...]:
@@ -122,7 +126,7 @@ def dot_general(
     a, b = aval_of(lhs), aval_of(rhs)
     shape = [a.shape[d] for d in lb] + [n for d, n in enumerate(a.shape) if d not in (*lc, *lb)] + [n for d, n in enumerate(b.shape) if d not in (*rc, *rb)]
     numbers = ((tuple(lc), tuple(rc)), (tuple(lb), tuple(rb)))
-    preferred = None if preferred_element_type is None else np.dtype(dtypes.canonicalize(preferred_element_type))
+    preferred = None if preferred_element_type is None else dtypes.canonicalize(preferred_element_type)
     placed = checked_sharding(out_sharding, tuple(shape), "dot_general")
     return dot_general_op(lhs, rhs, dimension_numbers=numbers, precision=precision, preferred_element_type=preferred, out_sharding=placed)
 

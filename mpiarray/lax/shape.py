@@ -15,6 +15,13 @@ from mpiarray.ops import linear, shape as shapes, slicing
 from mpiarray.ops.placement import reshard
 from mpiarray.types import dtypes
 
+__all__ = [
+    "broadcast", "broadcast_in_dim", "broadcasted_iota", "concatenate", "dynamic_index_in_dim", "dynamic_slice",
+    "dynamic_slice_in_dim", "dynamic_update_index_in_dim", "dynamic_update_slice", "dynamic_update_slice_in_dim",
+    "expand_dims", "full", "full_like", "index_in_dim", "iota", "pad", "reshape", "rev", "slice", "slice_in_dim",
+    "split", "squeeze", "transpose",
+]  # fmt: skip
+
 
 def _dim(axis: int, ndim: int, name: str) -> int:
     if not -ndim <= axis < ndim:
@@ -123,7 +130,7 @@ def _wrapped(starts: Sequence[Any], shape: Sequence[int]) -> list[Any]:
         if not isinstance(s, Value):
             out.append(s + n if s < 0 else s)
         elif hasattr(s, "val"):
-            out.append(literal(s.val + n if s.val < 0 else s.val, s.aval.dtype))  # type: ignore[attr-defined]
+            out.append(literal(s.val + n if s.val < 0 else s.val, s.aval.dtype))
         else:
             out.append(_wrap(s, n))
     return out

@@ -212,4 +212,4 @@ def _between(low: Any, high: Any, weight: Any, method: str) -> Any:
 
 def _same(x: Any, y: Any) -> tuple[Any, Any]:
     shape = np.broadcast_shapes(aval_of(x).shape, aval_of(y).shape)
-    return tuple(v if aval_of(v).shape == shape else broadcast_to(v, shape) for v in (x, y))  # type: ignore[return-value]
+    return tuple(v if aval_of(v).shape == shape else broadcast_to(v, shape) for v in (x, y))

@@ -145,7 +145,7 @@ def _gather_batch(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[i
     return op(move_dim(args[0], dims[0], 0), **params | {"all_gather_dimension": params["all_gather_dimension"] + 1}), 0
 
 
-all_gather = define(
+all_gather: Op = define(
     "all_gather",
     type_rule=_gather_type,
     plan=_inserted("tiled", "all_gather_dimension"),
@@ -190,7 +190,7 @@ def _scatter_build(
     return lambda x: mpi.reduce_scatter(group, np.asarray(x), scatter_dimension, "sum", tiled)
 
 
-reduce_scatter = define(
+reduce_scatter: Op = define(
     "reduce_scatter",
     type_rule=_scatter_type,
     plan=_scatter_plan,
@@ -344,7 +344,7 @@ def _widen_build(ctx: DeviceContext, *, axes: tuple[str, ...], axes_size: int, d
     return run
 
 
-shard_widen = define(
+shard_widen: Op = define(
     "shard_widen",
     type_rule=_widen_type,
     plan=same_plan,

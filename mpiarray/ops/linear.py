@@ -87,7 +87,7 @@ def instantiate(t: Any) -> Any:
 
 def sharding_of(aval: ShapedArray) -> NamedSharding | None:
     """What to pass as `sharding=` so that a result has the sharding of a type."""
-    return None if aval.sharding.mesh.empty else aval.sharding
+    return None if aval.mesh.empty else aval.sharding
 
 
 def full_of(aval: ShapedArray, value: Any) -> Value:
@@ -158,10 +158,10 @@ def batch_to(x: Any, axis: BatchAxis, dim: int | None, target: int) -> Any:
     shape = list(aval.shape)
     shape.insert(target, axis.size)
     sharding = None
-    if not aval.sharding.mesh.empty:
+    if not aval.mesh.empty:
         spec = list(dims_of(aval))
         spec.insert(target, axis.spec)
-        sharding = NamedSharding(aval.sharding.mesh, spec_from(spec, aval.sharding.spec.unreduced, aval.sharding.spec.reduced))
+        sharding = NamedSharding(aval.mesh, spec_from(spec, aval.sharding.spec.unreduced, aval.sharding.spec.reduced))
     kept = tuple(d for d in range(len(shape)) if d != target)
     return broadcast_in_dim(x, shape=tuple(shape), broadcast_dimensions=kept, sharding=sharding)
 

@@ -161,7 +161,7 @@ def _typed_gather(name: str, vma: Callable[..., frozenset[str]], sums: Sums, tra
     )
 
 
-all_gather_invariant = _typed_gather(
+all_gather_invariant: Op = _typed_gather(
     "all_gather_invariant",
     _minus,
     sums_rule(),
@@ -169,14 +169,14 @@ all_gather_invariant = _typed_gather(
         own_part(ct, dimension=all_gather_dimension, axis_name=axis_name, axis_size=axis_size, tiled=tiled)
     ],
 )
-all_gather_reduced = _typed_gather(
+all_gather_reduced: Op = _typed_gather(
     "all_gather_reduced",
     _minus,
     sums_rule(reduced="+"),
     lambda op, ct, x, *, all_gather_dimension, **params: [unreduced_reduce_scatter(ct, scatter_dimension=all_gather_dimension, **params)],
 )
 
-unreduced_reduce_scatter = define(
+unreduced_reduce_scatter: Op = define(
     "unreduced_reduce_scatter",
     type_rule=_scatter_type,
     plan=_scatter_plan,

@@ -68,8 +68,8 @@ reshard = define(
     impl=_identity,
     jvp=linear_jvp,
     transpose=lambda op, ct, x, *, dst_sharding: [
-        op(ct, dst_sharding=NamedSharding(x.aval.sharding.mesh, x.aval.sharding.spec.to_ct_spec()))
-        if not x.aval.sharding.mesh.empty
+        op(ct, dst_sharding=NamedSharding(x.aval.mesh, x.aval.sharding.spec.to_ct_spec()))
+        if not x.aval.mesh.empty
         else ct
     ],
     batch=lambda op, axis, args, dims, *, dst_sharding: (op(args[0], dst_sharding=with_batch_entry(dst_sharding, axis, dims[0])), dims[0]),

@@ -117,7 +117,8 @@ def _block_dims(
     none_old, none_new = ((),) * len(old), ((),) * len(new)
     if groups is None or mesh.empty:
         return none_old, none_new
-    best, best_cost = (none_old, none_new), math.inf
+    best: tuple[Dims, Dims] = (none_old, none_new)
+    best_cost = math.inf
     size = math.prod(old)
     axes = tuple(dict.fromkeys(a for entry in (*dims, *result) for a in entry))
     orders = itertools.permutations(axes) if len(axes) <= 3 else (axes,)

@@ -52,8 +52,8 @@ class EvalTrace(Trace):
                 blocks.append(a.val)
             else:
                 a = _operand(a, op)
-                keys.append(a._placed if type(a) is ArrayImpl else a.aval)
-                blocks.append(a._block if type(a) is ArrayImpl else a.val)
+                keys.append(a._placed if isinstance(a, ArrayImpl) else a.aval)
+                blocks.append(a._block if isinstance(a, ArrayImpl) else a.val)
         key = (op, tuple(keys), tuple(params.items()), state.abstract_mesh, state.mesh)
         entry = _cache.get(key)
         if entry is None:
@@ -122,7 +122,7 @@ def compile_for(
     program = lower(name, jaxpr, [p.spec for p in args], out_specs, mesh, len(ids or (0,)))
     local, specs = program.local, program.out_specs
     assert local is not None, "the pipeline partitions"
-    outs = tuple(place_result(v.aval, s, mesh, ids) for v, s in zip(program.jaxpr.outvars, specs))
+    outs = tuple(place_result(v.aval, s, mesh, ids) for v, s in zip(program.jaxpr.outvars, specs) if s is not None)
     rank = comm.rank()
     if ids is not None and rank not in ids:
         return None, outs
@@ -149,8 +149,8 @@ def program_mesh(jaxpr: ClosedJaxpr, args: Sequence[Placed]) -> AbstractMesh:
         if p.mesh is not None:
             return p.mesh.abstract_mesh
     for v in jaxpr.jaxpr.outvars:
-        if not v.aval.sharding.mesh.empty:
-            return v.aval.sharding.mesh
+        if not v.aval.mesh.empty:
+            return v.aval.mesh
     return EMPTY_ABSTRACT_MESH
 
 
@@ -176,12 +176,12 @@ def common_devices(name: str, args: Sequence[Placed]) -> tuple[int, ...] | None:
 
 def place_result(aval: ShapedArray, spec: P, mesh: AbstractMesh, ids: tuple[int, ...] | None) -> Placed:
     """Metadata of a result of that type which lies by `spec`."""
-    own = aval.sharding.mesh if not aval.sharding.mesh.empty else mesh
+    own = aval.mesh if not aval.mesh.empty else mesh
     if ids is None:
         return uncommitted(aval)
     if own.empty:
         return on_device(aval, ids[0])
-    if aval.sharding.mesh.empty:
+    if aval.mesh.empty:
         aval = aval.update(sharding=NamedSharding(own, replicated(aval.ndim)))
     shown = strip(spec) if own.are_all_axes_auto else spec
     return placed(aval, NamedSharding(concrete_mesh(own, ids), shown), True)

@@ -64,7 +64,8 @@ def placed(aval: ShapedArray, sharding: Sharding, committed: bool, order: Order 
         found = Placed()
         found.aval, found.sharding, found.committed, found.order, found.pinned = key
         if isinstance(sharding, NamedSharding):
-            found.ids, found.spec = sharding.mesh.flat_ids, sharding.spec.padded(aval.ndim)
+            mesh: Any = sharding.mesh
+            found.ids, found.spec = mesh.flat_ids, sharding.spec.padded(aval.ndim)
         else:
             found.ids = (next(iter(sharding.device_set)).id,) if committed else None
             found.spec = replicated(aval.ndim)

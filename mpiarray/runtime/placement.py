@@ -83,7 +83,7 @@ def _order(layout: Any, ndim: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(layout.major_to_minor)
 
 
-def _target(target: Any, what: str) -> tuple[Sharding | None, Layout | None]:
+def _target(target: Any, what: str) -> tuple[Any, Any]:
     """What a user's placement means: a sharding and a layout."""
     if target is None:
         return None, None
@@ -100,7 +100,7 @@ def _target(target: Any, what: str) -> tuple[Sharding | None, Layout | None]:
     raise ValueError(f"{what} takes {_ACCEPTED}. Got {target!r} of type {type(target)}")
 
 
-def _put_traced(x: Any, sharding: Sharding | None, layout: Any, target: Any) -> Any:
+def _put_traced(x: Any, sharding: Any, layout: Any, target: Any) -> Any:
     """Under a transformation device_put is a reshard, or a constraint on Auto axes."""
     if sharding is None:
         return x

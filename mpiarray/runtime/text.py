@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mpiarray.runtime.parts import rows_of
 from mpiarray.types import dtypes
 
 
@@ -81,12 +82,4 @@ def edges(x: Any, edge: int) -> np.ndarray:
 
     numpy prints `edge` items, dots, `edge` items; an array of 2 * edge + 1 items summarised prints the same text.
     """
-    for d, n in enumerate(x.shape):
-        if n > 2 * edge + 1:
-            index = np.r_[0 : edge + 1, n - edge : n]
-            x = (
-                x.at[(slice(None),) * d + (index,)].get(out_sharding=None)
-                if x.is_fully_replicated
-                else x._take_rows(index, d)
-            )
-    return x._value()
+    return rows_of(x, [np.r_[0 : edge + 1, n - edge : n] if n > 2 * edge + 1 else np.arange(n) for n in x.shape])

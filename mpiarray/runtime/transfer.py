@@ -61,7 +61,8 @@ def own_part(value: np.ndarray, where: Placed) -> np.ndarray:
     """This rank's block of a value that it holds whole."""
     if not isinstance(where.sharding, NamedSharding):
         return np.array(value, order="C")
-    mesh, spec = where.sharding.mesh, where.sharding.spec
+    mesh: Any = where.sharding.mesh
+    spec = where.sharding.spec
     position = mesh.flat_ids.index(comm.rank())
     part = value[where.sharding.index_of(position, where.aval.shape)]
     if spec.unreduced:

@@ -142,6 +142,7 @@ def packed_alltoall(b: np.ndarray, n: int) -> Timed:
 def typed_alltoall(b: np.ndarray, n: int) -> Timed:
     """Alltoallw with a subarray type per peer, no packing of our own."""
     raw, mpi = comm.world().comm, mpi_module()
+    assert mpi is not None, "MPI runs"
     rows_, columns = b.shape
     width = columns // n
     sends = [mpi.FLOAT.Create_subarray((rows_, columns), (rows_, width), (0, k * width)).Commit() for k in range(n)]

@@ -29,7 +29,7 @@ def wishes(program: Program) -> dict[Var, P]:
         wish(atom, spec)
     for eqn in reversed(program.jaxpr.eqns):
         if eqn.op.name in _PLACEMENTS:
-            own = eqn.invars[0].aval.sharding.mesh
+            own = eqn.invars[0].aval.mesh
             target = eqn.params[_PLACEMENTS[eqn.op.name]]
             if not own.empty and own.shape_tuple == target.mesh.shape_tuple:
                 wish(eqn.invars[0], _with_explicit(eqn.invars[0], target.spec))
@@ -42,7 +42,7 @@ def wishes(program: Program) -> dict[Var, P]:
 
 
 def _fits(atom: Any, spec: P) -> bool:
-    mesh = atom.aval.sharding.mesh
+    mesh = atom.aval.mesh
     if mesh.empty or len(spec.dims) != atom.aval.ndim or has_duplicates(spec.dims):
         return False
     if not used_axes(spec.dims) <= set(mesh.axis_names):
@@ -60,7 +60,7 @@ def _size(mesh: Any, axes: tuple[str, ...]) -> int:
 def _with_explicit(atom: Any, spec: P) -> P:
     """The type's Explicit axes, and the wish's Auto ones."""
     aval = atom.aval
-    auto = set(aval.sharding.mesh.auto_axes)
+    auto = set(aval.mesh.auto_axes)
     return spec_from([own + tuple(a for a in want if a in auto) for own, want in zip(aval.dims, spec.dims)])
 
 

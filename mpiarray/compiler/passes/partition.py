@@ -77,7 +77,7 @@ class _Partitioner:
         return ShapedArray(local_shape(mesh, v.aval.shape, self.specs[v].dims), v.aval.dtype, v.aval.weak_type)
 
     def mesh_of(self, atom: Atom) -> AbstractMesh:
-        own = atom.aval.sharding.mesh
+        own = atom.aval.mesh
         return self.program.mesh if own.empty else own
 
     def results(self) -> tuple[list[Any], list[P]]:
@@ -95,7 +95,7 @@ class _Partitioner:
         if isinstance(atom, Literal):
             return atom
         have = self.specs[atom]
-        source = atom.aval.sharding.mesh
+        source = atom.aval.mesh
         source = mesh if source.empty else source
         block = self.blocks[atom]
         if atom in self.sums:
@@ -137,7 +137,7 @@ class _Partitioner:
         if isinstance(atom, Literal):
             self.blocks[v] = redistribute(atom, (), itemsize(v.aval), (target, P()), (target, plan.result[0]))
             return
-        own = atom.aval.sharding.mesh
+        own = atom.aval.mesh
         if atom in self.sums:
             self.blocks[v] = self.finish(v, self.blocks[atom], *self.sums[atom], None, plan.result[0])
             return

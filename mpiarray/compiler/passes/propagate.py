@@ -49,13 +49,13 @@ def propagate(program: Program) -> Program:
 def mesh_of_eqn(eqn: Eqn) -> AbstractMesh:
     """The mesh that an equation's axis names mean: its results', else the context's, else an operand's."""
     for v in eqn.outvars:
-        if not v.aval.sharding.mesh.empty:
-            return v.aval.sharding.mesh
+        if not v.aval.mesh.empty:
+            return v.aval.mesh
     if not eqn.mesh.empty:
         return eqn.mesh
     for a in eqn.invars:
-        if not a.aval.sharding.mesh.empty:
-            return a.aval.sharding.mesh
+        if not a.aval.mesh.empty:
+            return a.aval.mesh
     return EMPTY_ABSTRACT_MESH
 
 
@@ -67,7 +67,7 @@ def laid(eqn: Eqn, mesh: AbstractMesh, held: Sequence[P]) -> tuple[Laid, ...]:
     """The operands as they lie, each on its own mesh (those without one on the equation's)."""
     out = []
     for atom, spec in zip(eqn.invars, held):
-        own = atom.aval.sharding.mesh
+        own = atom.aval.mesh
         out.append(Laid(atom.aval, NamedSharding(mesh if own.empty else own, spec)))
     return tuple(out)
 
@@ -101,7 +101,7 @@ def checked_plan(eqn: Eqn, mesh: AbstractMesh, held: Sequence[P], placed: P | No
         if has_duplicates(spec.dims):
             raise DuplicateSpecError(f"{eqn.op.name} would give {v.aval.short()} the spec {spec}")
         for n, axes in zip(v.aval.shape, spec.dims):
-            if n % axes_size(v.aval.sharding.mesh if not v.aval.sharding.mesh.empty else mesh, axes):
+            if n % axes_size(v.aval.mesh if not v.aval.mesh.empty else mesh, axes):
                 raise IndivisibleError(f"{eqn.op.name} would give {v.aval.short()} the spec {spec}")
     if eqn.outvars and any(u for u, _ in ((s.unreduced, s.reduced) for s in held)):
         plan = _with_sums(eqn, plan)

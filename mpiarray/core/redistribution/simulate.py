@@ -7,6 +7,7 @@ run it over generated meshes; tools run it to show what a plan does without a jo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +72,7 @@ def _permuted(step: Permute, held: Blocks, receive: Receive) -> Blocks:
 
 def _exchanged(step: Exchange, held: Blocks, receive: Receive) -> Blocks:
     tables = {device: step.for_rank(device) for device in step.members()}
-    posted = {}
+    posted: dict[Any, Any] = {}
     for device, table in tables.items():
         for transfer in table.sends:
             posted.setdefault((device, transfer.peer), []).append(held[device][transfer.box])
