@@ -10,6 +10,7 @@ from mpiarray.errors import ShardingTypeError
 from mpiarray.ops import shape as ops
 from mpiarray.ops import slicing
 from mpiarray.ops.common import BatchAxis
+from mpiarray.ops.placement import reshard
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import AxisType
 from mpiarray.types.sharding import NamedSharding
@@ -176,15 +177,34 @@ def test_only_what_changes_owner_is_sent():
     assert not joined.calls
 
 
-def test_unreduced_operands_are_padded_once():
+@pytest.mark.parametrize("dim", [None, "y"])
+def test_unreduced_operands_pass_through_and_are_padded_once(dim):
     x = numbers((8, 4))
-    mesh = EXPLICIT
-    sharding = NamedSharding(mesh, P(None, None, unreduced={"x"}))
-    aval = ShapedArray(x.shape, x.dtype, False, sharding)
-    from mpiarray.core.infer import infer
+    target = NamedSharding(EXPLICIT, P("y", None))
+    spec = P(dim, None, unreduced={"x"})
+    config = ((2, 2, 0), (0, 1, 0))
 
-    (out,) = infer(ops.pad, [aval, ShapedArray((), x.dtype)], {"padding_config": ((1, 0, 0), (0, 0, 0))})
-    assert out.short() == "f32[9,4]{U:x}"
+    def f(a):
+        outs = [
+            ops.pad(a, np.float32(7), padding_config=config),
+            ops.concatenate(a, a, dimension=0),
+            ops.slice_(a, start_indices=(0, 0), limit_indices=(4, 4), strides=None),
+            *ops.split(a, sizes=(4, 4), axis=0),
+        ]
+        assert all(o.aval.unreduced == {"x"} for o in outs)
+        return [reshard(o, dst_sharding=target) for o in outs]
+
+    outs, _, _, _ = run(f, [x], [spec], EXPLICIT)
+    total = 4 * x  # every device along x holds x
+    wanted = [
+        np.pad(total, ((2, 2), (0, 1)), constant_values=7),
+        np.concatenate([total, total]),
+        total[:4],
+        total[:4],
+        total[4:],
+    ]
+    for got, want in zip(outs, wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
 
 
 # -- derivatives and batching ------------------------------------------------------------------------
