@@ -27,9 +27,7 @@ def rows_of(x: Any, wanted: Sequence[np.ndarray]) -> np.ndarray:
     mine = None
     if comm.rank() in firsts:
         index = firsts[comm.rank()]
-        own = [
-            rows[start:stop] - (s.start or 0) for rows, (start, stop), s in zip(wanted, spans[comm.rank()], index)
-        ]
+        own = [rows[start:stop] - (s.start or 0) for rows, (start, stop), s in zip(wanted, spans[comm.rank()], index)]
         mine = np.ascontiguousarray(x._block[np.ix_(*own)])
     parts = all_gather_varied(group, mine, shapes, dtype)
     out = np.empty([len(rows) for rows in wanted], dtype)
