@@ -119,7 +119,7 @@ def test_expressions_that_only_look_common():
 
 
 def test_literals_of_another_type_are_not_equal():
-    f = lambda x, i: (x * 1.0, i * 1, x[:1] + 1)  # noqa: E731
+    f = lambda x, i: (x * 1.0, i * 1, x[:1] + 1)
     before = traced(f, X, jax.ShapeDtypeStruct((3,), np.int32))
     assert ops(common_subexpressions(before)) == ops(before)
 

@@ -91,5 +91,5 @@ def test_constants_and_literals():
 
 
 def test_the_text_is_the_same_every_time():
-    f = lambda x: (jnp.sin(x).sum(0), x.max(1))  # noqa: E731
+    f = lambda x: (jnp.sin(x).sum(0), x.max(1))
     assert text(f, X) == text(f, X)
