@@ -92,7 +92,7 @@ def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = Fa
 
     def values(*leaves: Any) -> list[Any]:
         outs, finish = flat(*leaves)
-        aux.append(finish(lambda x: getattr(x, "primal", x) if getattr(x, "trace", None) is state.trace else x))
+        aux.append(finish(lambda x: getattr(x, "primal", x) if getattr(x, "owner", None) is state.trace else x))
         return outs
 
     outs, out_tangents = jvp_flat(values, xs, ts)

@@ -27,10 +27,10 @@ from mpiarray.transforms.tangents import as_value, filled, is_float0, vary_like
 class JVPTracer(Array, Tracer):
     """A value and its tangent.  Python may read the value where it is concrete: `if x > 0` works in `grad`."""
 
-    __slots__ = ("aval", "primal", "tangent", "trace")
+    __slots__ = ("aval", "primal", "tangent", "owner")
 
     def __init__(self, trace: JVPTrace, primal: Value, tangent: Any):
-        self.trace, self.primal, self.tangent = trace, primal, tangent
+        self.owner, self.primal, self.tangent = trace, primal, tangent
         self.aval = primal.aval
 
     @property
@@ -83,9 +83,9 @@ class JVPTrace(Trace):
         active = False
         for a in args:
             if isinstance(a, Tracer):
-                if a.trace is self:
+                if a.owner is self:
                     active = True
-                elif not a.trace.alive:
+                elif not a.owner.alive:
                     raise leaked(a, op.name)
         with current(self.parent):
             if not active:
@@ -100,7 +100,7 @@ class JVPTrace(Trace):
         """The values and their tangents; symbolic zeros for constants."""
         primals, tangents = [], []
         for a in args:
-            if isinstance(a, JVPTracer) and a.trace is self:
+            if isinstance(a, JVPTracer) and a.owner is self:
                 primals.append(a.primal)
                 tangents.append(a.tangent)
             else:
@@ -120,12 +120,12 @@ class JVPTrace(Trace):
 
     def part(self, x: Any) -> tuple[Any, Any]:
         """A result of the traced function as (value, tangent)."""
-        if isinstance(x, JVPTracer) and x.trace is self:
+        if isinstance(x, JVPTracer) and x.owner is self:
             return x.primal, x.tangent
         return x, Zero(tangent_aval(aval_of(x)))
 
     def primal_of(self, x: Any) -> Any:
-        return x.primal if isinstance(x, JVPTracer) and x.trace is self else x
+        return x.primal if isinstance(x, JVPTracer) and x.owner is self else x
 
 
 def jvp_flat(

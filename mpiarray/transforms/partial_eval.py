@@ -25,10 +25,10 @@ class PartialTrace(StageTrace):
         super().__init__(name, parent, record_source=False)
 
     def is_unknown(self, x: Any) -> bool:
-        return isinstance(x, JitTracer) and x.trace is self
+        return isinstance(x, JitTracer) and x.owner is self
 
     def process(self, op: Op, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
-        unknown = [isinstance(a, JitTracer) and a.trace is self for a in args]
+        unknown = [isinstance(a, JitTracer) and a.owner is self for a in args]
         if not any(unknown):
             with current(self.parent):
                 return op(*args, **params)

@@ -27,6 +27,8 @@ from mpiarray.errors import (
 from mpiarray.numpy.array import Array
 from mpiarray.ops.manual import align
 from mpiarray.types.aval import ShapedArray
+from mpiarray.types.mesh import AbstractMesh
+from mpiarray.types.sharding import NamedSharding
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -147,7 +149,7 @@ class StageTrace(Trace):
     def _constant(self, x: Any, aval: ShapedArray) -> Var:
         found = self.constants.get(id(x))
         if found is None:
-            found = self.constants[id(x)] = (Var(aval), x)
+            found = self.constants[id(x)] = (Var(_within(aval, state.abstract_mesh)), x)
         return found[0]
 
     def finish(self, args: Sequence[JitTracer], outs: Sequence[Any]) -> ClosedJaxpr:
@@ -156,6 +158,19 @@ class StageTrace(Trace):
         constvars = [v for v, _ in self.constants.values()]
         consts = [c for _, c in self.constants.values()]
         return ClosedJaxpr(Jaxpr(constvars, [a.variable for a in args], out_atoms, self.eqns, self.name), consts)
+
+
+def _within(aval: ShapedArray, mesh: AbstractMesh) -> ShapedArray:
+    """The type that a value from outside has inside shard_map, where some axes of its mesh are manual: it must be whole along these."""
+    own = aval.sharding.mesh
+    if not mesh.manual_axes or own.empty or own.axis_types == mesh.axis_types or own.axis_names != mesh.axis_names:
+        return aval
+    spec = aval.sharding.spec
+    if spec.unreduced or any(a in mesh.manual_axes for axes in spec.dims for a in axes):
+        raise NotImplementedError(
+            f"Closing over inputs to shard_map where the input is sharded on `Explicit` axes is not implemented: got {aval.str_short()}. Pass it as an argument."
+        )
+    return aval.update(sharding=NamedSharding(mesh, spec))
 
 
 def trace_to_jaxpr(

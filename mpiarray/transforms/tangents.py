@@ -17,7 +17,7 @@ from mpiarray.core.trace import abstract_mesh, state
 from mpiarray.core.value import Literal, Value, aval_of, literal
 from mpiarray.numpy.host import as_array, from_host
 from mpiarray.ops.linear import convert_element_type, full_of, tangent_aval
-from mpiarray.ops.manual import preduced, pvary, reduced_vary_cast, vary_unreduced_cast
+from mpiarray.ops.manual import preduced, psum_invariant, pvary, reduced_vary_cast, vary_unreduced_cast
 from mpiarray.ops.placement import reshard
 from mpiarray.types import dtypes
 from mpiarray.types.aval import NOT_MANUAL, ManualAxisType, ShapedArray
@@ -101,12 +101,13 @@ def vary_like(t: Any, manual: ManualAxisType) -> Any:
 
 
 def fit_cotangent(ct: Any, aval: ShapedArray) -> Any:
-    """A cotangent where the value with this cotangent type lies, and varying over the axes that it varies over."""
+    """A cotangent of this type: where the value lies, varying over the axes that it varies over, and summed over the others."""
     have = aval_of(ct)
     if have is aval:
         return ct
     if have.manual is not aval.manual:
-        ct = vary_like(ct, aval.manual)
+        more = have.vma - aval.vma
+        ct = psum_invariant(ct, axes=mesh_order(state.abstract_mesh, more)) if more else vary_like(ct, aval.manual)
     if have.sharding is aval.sharding or have.sharding.spec == aval.sharding.spec:
         return ct
     if not aval.sharding.mesh.empty:
