@@ -175,7 +175,7 @@ def _conv_plan(avals: tuple[ShapedArray, ...], **params: Any) -> Plan:
         result = _conv_result(mesh, x, w, lhs, sizes, shape)
         wanted = _Roles((), (), ((),) * len(shape.spatial))
     else:
-        result = wanted = _Roles.of(out_sharding.spec.dims, numbers.out_spec)
+        result = wanted = _Roles.of(out_sharding.spec.padded(x.ndim).dims, numbers.out_spec)
     used: set[str] = set()
 
     def give(n: int, *wishes: tuple[str, ...]) -> tuple[str, ...]:
@@ -199,7 +199,7 @@ def _conv_plan(avals: tuple[ShapedArray, ...], **params: Any) -> Plan:
     ins = _Roles(batch, grouped or summed, spatial), _Roles(grouped or outer, summed, ((),) * len(spatial))
     outs = spec_from(_Roles(batch, grouped or outer, spatial).placed(numbers.out_spec))
     specs = spec_from(ins[0].placed(numbers.lhs_spec)), spec_from(ins[1].placed(numbers.rhs_spec))
-    typed = (spec_from(result.placed(numbers.out_spec)) if out_sharding is None else out_sharding.spec,)
+    typed = (spec_from(result.placed(numbers.out_spec)) if out_sharding is None else out_sharding.spec.padded(x.ndim),)
     local = {"feature_group_count": groups // axes_size(mesh, grouped), "out_sharding": None}
     if not any(spatial):
         pending = (Pending("sum", mesh_order(mesh, summed)),) if summed else ()

@@ -15,34 +15,23 @@ writes updates of that shape at these places, in the order of S.  `combine` is '
 Indices are not counted from the end; outside of the operand they follow `mode`: 'clip' moves them to the edge; 'fill'
 reads `fill_value` and drops writes; 'promise_in_bounds' is clip for reads and fill for writes.
 
-Along sharded indexed dims (with `out_sharding`, or Auto axes) every rank takes or writes the rows that it owns.
+Along sharded indexed dims (with `out_sharding`, or Auto axes) rows come from, or go to, the ranks that own them
+(`ops.owners`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from mpiarray.core.device import DeviceContext
 from mpiarray.core.op import NONE, Linear, Op, Out, PartialSums, Undefined, Zero, define, refuse
-from mpiarray.core.plan import (
-    Dims,
-    LocalContext,
-    Plan,
-    axes_size,
-    dims_of,
-    mesh_order,
-    replicated,
-    spec_from,
-)
+from mpiarray.core.plan import Dims, Plan, axes_size, dims_of, mesh_order, spec_from
 from mpiarray.core.value import aval_of
 from mpiarray.errors import ShardingTypeError
 from mpiarray.ops.arithmetic import div, mul
 from mpiarray.ops.boxes import explicit_axes
-from mpiarray.ops.collectives import reduce_over, scatter_sum
 from mpiarray.ops.common import BatchAxis, check_kind
 from mpiarray.ops.comparison import eq
 from mpiarray.ops.indexed import last_writers as find_last_writers
@@ -60,6 +49,15 @@ from mpiarray.ops.linear import (
     with_batch_entry,
     zero_jvp,
 )
+from mpiarray.ops.owners import (
+    FetchRows,
+    OwnedGather,
+    OwnedScatter,
+    SendRows,
+    default_fill,
+    rest_dims,
+    result_shape,
+)
 from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.sharding import NamedSharding
@@ -74,18 +72,6 @@ COMBINE = ("set", "add", "mul", "min", "max")
 def operand_type(x: Any) -> ShapedArray:
     """The type of an operand of a transpose rule, linear or not."""
     return x.aval if isinstance(x, Linear) else aval_of(x)
-
-
-def rest_dims(ndim: int, dims: Sequence[int], batch_dims: int) -> tuple[int, ...]:
-    """The operand's dims that are neither batch nor indexed."""
-    return tuple(d for d in range(batch_dims, ndim) if d not in dims)
-
-
-def result_shape(
-    x: ShapedArray, index_shape: tuple[int, ...], dims: tuple[int, ...], batch_dims: int
-) -> tuple[int, ...]:
-    """The shape of a gather's result and of a scatter's updates."""
-    return (*index_shape, *(x.shape[d] for d in rest_dims(x.ndim, dims, batch_dims)))
 
 
 def _check(name: str, x: ShapedArray, indices: Sequence[ShapedArray], dims: tuple[int, ...], b: int, mode: str) -> None:
@@ -139,18 +125,6 @@ def _scatter_type(
     return Out(x.shape, x.dtype, x.weak_type and updates.weak_type)
 
 
-def default_fill(dtype: Any) -> Any:
-    """What a read outside of the operand gives: NaN, the smallest signed or the largest unsigned integer, True."""
-    if dtypes.is_key(dtype):
-        return 0
-    if dtypes.is_bool(dtype):
-        return True
-    if dtypes.is_int(dtype):
-        info = dtypes.iinfo(dtype)
-        return info.min if info.min < 0 else info.max
-    return math.nan
-
-
 # -- plans -----------------------------------------------------------------------------------------
 
 
@@ -178,6 +152,18 @@ class _Layout:
         return ()
 
 
+def _spread_dim(
+    mesh: Any, shape: tuple[int, ...], owners: Sequence[str], layouts: Sequence[Dims], b: int
+) -> int | None:
+    """The index dim that is, or is to be, sharded over just the owners' axes: each rank then has its own places."""
+    if not owners:
+        return None
+    for d in range(b, len(shape)):
+        if shape[d] % axes_size(mesh, owners) == 0 and any(set(dims[d]) == set(owners) for dims in layouts):
+            return d
+    return None
+
+
 def _gather_plan(
     avals: tuple[ShapedArray, ...],
     *,
@@ -193,24 +179,30 @@ def _gather_plan(
     rest, b, n_index = rest_dims(x.ndim, dims, batch_dims), batch_dims, indices[0].ndim
     if out_sharding is None:
         _check_gather(x, indices, dims, b)
-    wanted = out_sharding.spec.dims if out_sharding is not None else ((),) * (n_index + len(rest))
+    result = () if out_sharding is None else (out_sharding.spec.padded(n_index + len(rest)),)
+    wanted = result[0].dims if result else ((),) * (n_index + len(rest))
     owners = tuple(a for d in dims for a in own[d])
     layout = _Layout(mesh, owners)
     batch = [layout.give(x.shape[d], own[d], _agreed(others, d), wanted[d]) for d in range(b)]
     tail = [layout.give(x.shape[d], own[d], wanted[n_index + k]) for k, d in enumerate(rest)]
     shape = indices[0].shape
+    spread = _spread_dim(mesh, shape, owners, [*others, wanted], b)
     index = [layout.give(shape[d], _agreed(others, d), wanted[d]) for d in range(b, n_index)]
+    if spread is not None:
+        index[spread - b] = wanted[spread] if set(wanted[spread]) == set(owners) else owners
     placed: list[tuple[str, ...]] = [*batch, *((),) * (x.ndim - b)]
     for d, axes in zip(rest, tail):
         placed[d] = axes
     for d in dims:
         placed[d] = own[d]
     outs = [*batch, *index, *tail]
-    result = (out_sharding.spec,) if out_sharding is not None else ()
     ins = (spec_from(placed), *(spec_from([*batch, *index]) for _ in indices))
     if not owners:
         return Plan(ins, (spec_from(outs),), (), result, {"out_sharding": None})
-    routes = _OwnedGather(tuple(own[d] for d in dims), *_reduction(x, outs, wanted, owners, mesh))
+    axes_of_dims = tuple(own[d] for d in dims)
+    if spread is not None:
+        return Plan(ins, (spec_from(outs),), (), result, local=FetchRows(axes_of_dims))
+    routes = OwnedGather(axes_of_dims, *_reduction(x, outs, wanted, owners, mesh))
     return Plan(ins, (spec_from(routes.outs),), (), result, local=routes)
 
 
@@ -244,25 +236,6 @@ def _reduction(
     return tuple(outs), tuple(scatters), mesh_order(mesh, left)
 
 
-class _OwnedGather:
-    """Each rank reads the places that it owns, and zeros elsewhere; the sum over the owners is the result."""
-
-    def __init__(
-        self, axes: Dims, outs: Dims, scatters: Sequence[tuple[tuple[str, ...], int]], summed: tuple[str, ...]
-    ):
-        self.axes, self.outs, self.scatters, self.summed = axes, outs, scatters, summed
-
-    def __call__(self, ctx: LocalContext, x: Any, *indices: Any, dims: Any, batch_dims: int, **params: Any) -> Any:
-        sizes = tuple(aval_of(x).shape[d] * axes_size(ctx.mesh, axes) for d, axes in zip(dims, self.axes))
-        mode, fill = params["mode"], params["fill_value"]
-        part = owned_gather(
-            x, *indices, dims=dims, batch_dims=batch_dims, mode=mode, fill_value=fill, sizes=sizes, axes=self.axes
-        )
-        for axes, d in self.scatters:
-            part = scatter_sum(part, axes, d)
-        return reduce_over(part, "or" if dtypes.is_bool(aval_of(part).dtype) else "sum", self.summed)
-
-
 def _scatter_plan(
     avals: tuple[ShapedArray, ...],
     *,
@@ -276,7 +249,8 @@ def _scatter_plan(
     mesh = x.sharding.mesh if out_sharding is None else out_sharding.mesh
     if out_sharding is None:
         _check_scatter(x, updates, indices, dims, batch_dims)
-    outs = dims_of(x) if out_sharding is None else out_sharding.spec.dims
+    result = () if out_sharding is None else (out_sharding.spec.padded(x.ndim),)
+    outs = result[0].dims if result else dims_of(x)
     rest = rest_dims(x.ndim, dims, batch_dims)
     owners = tuple(outs[d] for d in dims)
     layout = _Layout(mesh, [a for axes in outs for a in axes])
@@ -285,12 +259,31 @@ def _scatter_plan(
     index = [layout.give(n, _agreed(given, d)) if worth else () for d, n in enumerate(indices[0].shape)][batch_dims:]
     batch, tail = outs[:batch_dims], [outs[d] for d in rest]
     summed = tuple(a for axes in index for a in axes)
+    entry = None if summed else _own_places(mesh, indices[0].shape, owners, given, batch_dims, combine)
+    if entry is not None:
+        index[entry[0] - batch_dims] = entry[1]
     places = spec_from([*batch, *index])
     ins = (spec_from(outs), spec_from([*batch, *index, *tail]), *(places for _ in indices))
-    result = (out_sharding.spec,) if out_sharding is not None else ()
     if not any(owners) and not summed:
         return Plan(ins, (spec_from(outs),), (), result, {"out_sharding": None})
-    return Plan(ins, (spec_from(outs),), (), result, local=_OwnedScatter(owners, mesh_order(mesh, summed)))
+    local = OwnedScatter(owners, mesh_order(mesh, summed)) if entry is None else SendRows(owners)
+    return Plan(ins, (spec_from(outs),), (), result, local=local)
+
+
+def _own_places(
+    mesh: Any, shape: tuple[int, ...], owners: Dims, given: Sequence[Dims], b: int, combine: str
+) -> tuple[int, tuple[str, ...]] | None:
+    """The index dim that updates or indices spread over just the owners' axes, and its entry, if rows can be exchanged.
+
+    They arrive in the order of the ranks. That is the order of the places, which decides who is last, if the first dim
+    is spread in the owners' order.
+    """
+    axes = tuple(a for entry in owners for a in entry)
+    d = _spread_dim(mesh, shape, axes, given, b)
+    if d is None:
+        return None
+    entry = next(dims[d] for dims in given if set(dims[d]) == set(axes))
+    return (d, entry) if combine != "set" or (d == b and entry == axes) else None
 
 
 def _check_scatter(
@@ -314,111 +307,6 @@ def _check_scatter(
             f"dims {tuple(dims)}."
         )
 
-
-class _OwnedScatter:
-    """Each rank writes what belongs to its rows; updates that are spread over `summed` axes are added up first."""
-
-    def __init__(self, axes: Dims, summed: tuple[str, ...]):
-        self.axes, self.summed = axes, summed
-
-    def __call__(self, ctx: LocalContext, x: Any, updates: Any, *indices: Any, dims: Any, **params: Any) -> Any:
-        aval = aval_of(x)
-        sizes = tuple(aval.shape[d] * axes_size(ctx.mesh, axes) for d, axes in zip(dims, self.axes))
-        base = full_of(aval, 0) if self.summed else x
-        part = owned_scatter(
-            base,
-            updates,
-            *indices,
-            dims=dims,
-            batch_dims=params["batch_dims"],
-            mode=params["mode"],
-            combine=params["combine"],
-            sizes=sizes,
-            axes=self.axes,
-        )
-        return add_any(x, reduce_over(part, "sum", self.summed)) if self.summed else part
-
-
-# -- rows that a rank owns -------------------------------------------------------------------------
-
-
-def _own_indices(
-    ctx: DeviceContext, sizes: Sequence[int], axes: Dims, clip: bool
-) -> Callable[[Sequence[Any]], tuple[list[np.ndarray], np.ndarray | None]]:
-    """Global indices -> indices in this rank's block, -1 where another rank owns the place; and where no rank does."""
-    numbers = [ctx.index(a) for a in axes]
-    parts = [n // ctx.size(a) for n, a in zip(sizes, axes)]
-
-    def localize(indices: Sequence[Any]) -> tuple[list[np.ndarray], np.ndarray | None]:
-        out, outside = [], None
-        for i, n, k, m in zip(indices, sizes, numbers, parts):
-            i = np.asarray(i).astype(np.int64)
-            if clip:
-                i = np.clip(i, 0, max(n - 1, 0))
-            else:
-                beyond = (i < 0) | (i >= n)
-                outside = beyond if outside is None else outside | beyond
-            i = i - k * m
-            out.append(np.where((i >= 0) & (i < m), i, -1))
-        return out, outside
-
-    return localize
-
-
-def _owned_gather_build(
-    ctx: DeviceContext, *, dims: Any, batch_dims: int, mode: str, fill_value: Any, sizes: Sequence[int], axes: Dims
-) -> Callable[..., Any]:
-    localize = _own_indices(ctx, sizes, axes, mode != "fill")
-    first = all(ctx.index(a) == 0 for a in axes)
-
-    def run(x: Any, *indices: Any) -> np.ndarray:
-        mine, outside = localize(indices)
-        zero = np.zeros((), x.dtype)[()]
-        out = take(x, mine, dims, batch_dims, "fill", zero)
-        if first and outside is not None and outside.any():
-            fill = default_fill(x.dtype) if fill_value is None else fill_value
-            out = np.array(out)
-            out[outside] = fill
-        return out
-
-    return run
-
-
-_COMPILED_ONLY = "it only stands in compiled programs, after derivatives are taken"
-
-owned_gather = define(
-    "owned_gather",
-    type_rule=lambda x, *indices, dims, batch_dims, **params: Out(
-        result_shape(x, indices[0].shape, dims, batch_dims), x.dtype, x.weak_type
-    ),
-    plan=lambda avals, *, dims, batch_dims, **params: Plan(
-        tuple(replicated(a.ndim) for a in avals), (replicated(avals[0].ndim - len(dims) - batch_dims + avals[1].ndim),)
-    ),
-    build=_owned_gather_build,
-    jvp=Undefined(_COMPILED_ONLY),
-    transpose=Undefined(_COMPILED_ONLY),
-    batch=Undefined(_COMPILED_ONLY),
-    hlo_name="gather",
-)
-
-
-def _owned_scatter_build(
-    ctx: DeviceContext, *, dims: Any, batch_dims: int, mode: str, combine: str, sizes: Sequence[int], axes: Dims
-) -> Callable[..., Any]:
-    localize = _own_indices(ctx, sizes, axes, mode == "clip")
-    return lambda x, updates, *indices: put(x, updates, localize(indices)[0], dims, batch_dims, "fill", combine)
-
-
-owned_scatter = define(
-    "owned_scatter",
-    type_rule=lambda x, updates, *indices, **params: Out(x.shape, x.dtype, x.weak_type),
-    plan=lambda avals, **params: Plan(tuple(replicated(a.ndim) for a in avals), (replicated(avals[0].ndim),)),
-    build=_owned_scatter_build,
-    jvp=Undefined(_COMPILED_ONLY),
-    transpose=Undefined(_COMPILED_ONLY),
-    batch=Undefined(_COMPILED_ONLY),
-    hlo_name="scatter",
-)
 
 # -- gather ----------------------------------------------------------------------------------------
 

@@ -73,18 +73,41 @@ def put(
 ) -> np.ndarray:
     """A copy of x with updates of shape S + the remaining dims written at index arrays of shape S."""
     x, updates = np.asarray(x), np.asarray(updates)
-    rest = [d for d in range(batch_dims, x.ndim) if d not in dims]
-    order = [*range(batch_dims), *dims, *rest]
-    out = np.array(x.transpose(order), order="C")
-    heads = out.shape[: batch_dims + len(dims)]
-    row = out.shape[len(heads) :]
+    heads = (*x.shape[:batch_dims], *(x.shape[d] for d in dims))
     places, keep = flat_places(indices, heads, batch_dims, mode)
+    count = math.prod(np.shape(indices[0]))
+    rows = (
+        updates.reshape(count, updates.size // count) if count else updates.reshape(0, _row_size(x, dims, batch_dims))
+    )
+    return put_rows(x, rows if keep is None else rows[keep], places, dims, batch_dims, combine)
+
+
+def put_rows(
+    x: np.ndarray, rows: np.ndarray, places: np.ndarray, dims: Sequence[int], batch_dims: int, combine: str
+) -> np.ndarray:
+    """A copy of x with rows (a row per place, the remaining dims flat) written at flat places, in order."""
+    order = _heads_order(x.ndim, dims, batch_dims)
+    out = np.array(x.transpose(order), order="C")
     if places.size and out.size:
-        flat = updates.reshape(-1, *row) if updates.size else updates.reshape(places.size, *row)
-        if keep is not None:
-            flat = flat[keep]
-        _write(out.reshape(math.prod(heads), math.prod(row)), places, flat.reshape(len(flat), -1), combine)
+        width = _row_size(x, dims, batch_dims)
+        _write(out.reshape(out.size // width, width), places, rows, combine)
     return out.transpose(np.argsort(order))
+
+
+def heads_first(x: np.ndarray, dims: Sequence[int], batch_dims: int) -> np.ndarray:
+    """x as a table: a row for each place of its batch and indexed dims."""
+    width = _row_size(x, dims, batch_dims)
+    moved = x.transpose(_heads_order(x.ndim, dims, batch_dims))
+    return moved.reshape(math.prod(moved.shape[: batch_dims + len(dims)]), width)
+
+
+def _heads_order(ndim: int, dims: Sequence[int], batch_dims: int) -> list[int]:
+    rest = [d for d in range(batch_dims, ndim) if d not in dims]
+    return [*range(batch_dims), *dims, *rest]
+
+
+def _row_size(x: np.ndarray, dims: Sequence[int], batch_dims: int) -> int:
+    return math.prod(n for d, n in enumerate(x.shape) if d >= batch_dims and d not in dims)
 
 
 def flat_places(
@@ -177,16 +200,14 @@ def other_factors(
 ) -> np.ndarray:
     """For each update, the product of the operand's element and of all other updates at its place; 0 if dropped."""
     x, updates = np.asarray(x), np.asarray(updates)
-    rest = [d for d in range(batch_dims, x.ndim) if d not in dims]
-    base = x.transpose([*range(batch_dims), *dims, *rest])
-    heads, row = base.shape[: batch_dims + len(dims)], base.shape[batch_dims + len(dims) :]
+    heads = (*x.shape[:batch_dims], *(x.shape[d] for d in dims))
+    flat = heads_first(x, dims, batch_dims)
     places, keep = flat_places(indices, heads, batch_dims, mode)
-    rows = updates.reshape(-1, math.prod(row)) if updates.size else np.zeros((0, 0), updates.dtype)
+    rows = updates.reshape(-1, flat.shape[1]) if updates.size else np.zeros((0, 0), updates.dtype)
     out = np.zeros(rows.shape, updates.dtype)
     numbers = np.arange(len(rows)) if keep is None else np.flatnonzero(keep)
     order = np.argsort(places, kind="stable")
     places, numbers = places[order], numbers[order]
-    flat = base.reshape(math.prod(heads), math.prod(row))
     starts = np.flatnonzero(np.r_[True, places[1:] != places[:-1]]) if places.size else np.zeros(0, int)
     for start, stop in zip(starts, [*starts[1:], len(places)]):
         group = numbers[start:stop]

@@ -167,13 +167,60 @@ def test_gather_from_owners_in_every_dtype(dtype):
 
 def test_a_table_that_is_sharded_by_rows_is_never_gathered():
     table, ids = numbers((64, 16)), np.arange(32, dtype=np.int32) * 5 % 64
-    out = NamedSharding(MESH, P("x", None))
-    f = lambda t, i: [gather(t, i, dims=(0,), batch_dims=0, mode="clip", fill_value=None, out_sharding=out)]
-    (got,), _, _, world = run(f, [table, ids], [P("x"), P("x")], MESH)
-    np.testing.assert_array_equal(got, table[ids])
-    assert set(world.calls) == {"all_gather", "reduce_scatter"}
-    assert world.bytes["all_gather"] == 8 * ids.nbytes // 4  # the indices, not the table
-    assert world.bytes["reduce_scatter"] == 8 * 32 * 16 * 4
+    for index, result in ((P("x"), P("x", None)), (P(), P("x", None)), (P("x"), P())):
+        out = NamedSharding(MESH, result)
+        f = lambda t, i, out=out: [
+            gather(t, i, dims=(0,), batch_dims=0, mode="clip", fill_value=None, out_sharding=out)
+        ]
+        (got,), _, _, world = run(f, [table, ids], [P("x"), index], MESH)
+        np.testing.assert_array_equal(got, table[ids])
+        # every rank asks the owners for its own rows; the 4 ranks along y work twice
+        assert set(world.calls) <= {"all_to_all", "exchange", "all_gather"}
+        assert world.bytes["exchange"] == 2 * 32 * (8 + 16 * 4)
+        assert world.bytes["all_gather"] == (0 if result else 8 * 8 * 16 * 4)  # the result, not the table
+    f = lambda t, i: [
+        gather(t, i, dims=(0,), batch_dims=0, mode="clip", fill_value=None, out_sharding=NamedSharding(MESH, P()))
+    ]
+    (got,), _, _, world = run(f, [table, ids], [P("x"), P()], MESH)
+    assert dict(world.calls) == {"all_reduce": 8} and world.bytes["all_reduce"] == 8 * 32 * 16 * 4
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_places_that_are_spread_like_the_rows(data):
+    """Indices, updates and result are sharded over just the axes of the indexed dims, one or two of them."""
+    b = data.draw(st.integers(0, 1))
+    two = data.draw(st.booleans())
+    shape = (*((4,) if b else ()), 8, 4, 3)
+    dims = (b, b + 1) if two else (data.draw(st.sampled_from((b, b + 1))),)
+    axes = [("x",), ("y",)] if two else [data.draw(st.sampled_from((("x",), ("x", "y"))))]
+    placed = dict(zip(dims, axes))
+    if placed.get(b + 1) == ("x", "y"):
+        placed[b + 1] = ("x",)
+    owners = tuple(a for d in dims for a in placed[d])
+    x = numbers(shape)
+    tail = data.draw(st.permutations((8, 2)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    indices = [rng.integers(-2, shape[d] + 2, (*shape[:b], *tail)).astype(np.int32) for d in dims]
+    at = b + list(tail).index(8)
+    entry = data.draw(st.permutations(owners))
+    spec = P(*(tuple(entry) if d == at else None for d in range(b + 2)))
+    mode = data.draw(st.sampled_from(("clip", "fill")))
+    table = P(*(placed.get(d) for d in range(x.ndim)))
+    rows = gather_loop(x, indices, dims, b, mode, -7)
+    where = NamedSharding(MESH, P(*spec, *(None,) * (rows.ndim - b - 2)))
+    params = {"dims": dims, "batch_dims": b, "mode": mode}
+    f = lambda a, *i: [gather(a, *i, **params, fill_value=-7, out_sharding=where)]
+    (got,), _, _, world = run(f, [x, *indices], [table, *[spec] * len(dims)], MESH)
+    np.testing.assert_array_equal(got, rows)
+    assert set(world.calls) <= {"all_to_all", "exchange"}
+    combine = data.draw(st.sampled_from(list(COMBINE)))
+    updates = numbers(rows.shape) % 3 + 1
+    f = lambda a, u, *i: [scatter(a, u, *i, **params, combine=combine, out_sharding=NamedSharding(MESH, table))]
+    (got,), _, _, world = run(f, [x, updates, *indices], [table, where.spec, *[spec] * len(dims)], MESH)
+    np.testing.assert_array_equal(got, scatter_loop(x, updates, indices, dims, b, mode, combine))
+    if combine in ("mul", "min", "max"):
+        assert set(world.calls) <= {"all_to_all", "exchange"}
 
 
 def test_a_gradient_of_a_small_table_is_summed_and_not_the_examples_gathered():
