@@ -16,6 +16,7 @@ from mpiarray.higher_order.derivatives import grad, jvp, linear_transpose, linea
 from mpiarray.higher_order.jit import jit
 from mpiarray.higher_order.shard_map import shard_map, smap
 from mpiarray.higher_order.stages import eval_shape, make_jaxpr, typeof
+from mpiarray.higher_order.vmap import vmap
 from mpiarray.numpy.array import Array
 from mpiarray.runtime.api import block_until_ready, clear_caches, device_get, disable_jit, distributed, enable_x64
 from mpiarray.runtime.assemble import (
@@ -50,5 +51,5 @@ __all__ = [
     "eval_shape", "experimental", "grad", "jit", "jvp", "lax", "linear_transpose", "linearize", "local_device_count", "local_devices", "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "nn", "numpy", "process_count",
     "process_index", "pure_callback", "random", "reshard", "scipy", "set_mesh", "shard_map", "sharding", "smap", "tree", "tree_util", "typeof",
-    "value_and_grad", "vjp",
+    "value_and_grad", "vjp", "vmap",
 ]  # fmt: skip

@@ -49,6 +49,7 @@ class _State(threading.local):
     abstract_mesh: AbstractMesh = EMPTY_ABSTRACT_MESH
     mesh: Mesh = EMPTY_MESH
     check_vma: bool = True  # inside shard_map: whether types say over which manual axes values vary
+    mapped: tuple[Any, ...] = ()  # the axes of enclosing vmaps (`ops.common.BatchAxis`), the outermost first
 
 
 state = _State()
@@ -121,6 +122,17 @@ def checking_vma(on: bool) -> Iterator[None]:
         yield
     finally:
         state.check_vma = before
+
+
+@contextmanager
+def mapping(axis: Any) -> Iterator[None]:
+    """Inside the block a vmap maps `axis`: collectives may name it, and the mesh axes that it is sharded over are taken."""
+    before = state.mapped
+    state.mapped = (*before, axis)
+    try:
+        yield
+    finally:
+        state.mapped = before
 
 
 def leaked(tracer: Any, where: str) -> UnexpectedTracerError:

@@ -23,6 +23,7 @@ from mpiarray.runtime.array import ArrayImpl, from_host
 from mpiarray.runtime.eager import common_devices, compile_for, own_block
 from mpiarray.runtime.nans import check_nans
 from mpiarray.runtime.placed import Placed
+from mpiarray.transforms.batching import call_batch
 from mpiarray.transforms.calls import call_jvp, call_transpose
 from mpiarray.transforms.evaluate import eval_jaxpr
 from mpiarray.transforms.partial_eval import call_partial_eval
@@ -32,8 +33,6 @@ from mpiarray.types.aval import ShapedArray
 
 UNSPECIFIED = jit_shardings.UNSPECIFIED
 
-_INLINED = "jit is inlined by the transformations"
-
 jit_op = define(
     "jit",
     type_rule=Undefined("its types are those of its jaxpr"),
@@ -42,7 +41,7 @@ jit_op = define(
     jvp=call_jvp(),
     transpose=call_transpose(),
     partial_eval=call_partial_eval(),
-    batch=Undefined(_INLINED),
+    batch=call_batch(),
     multiple_results=True,
     inlines=True,
 )
@@ -71,7 +70,7 @@ class Ready:
 
 
 def context_key() -> Any:
-    return state.abstract_mesh, state.mesh, config.jax_enable_x64
+    return state.abstract_mesh, state.mesh, config.jax_enable_x64, state.mapped, state.check_vma
 
 
 class JitFunction:

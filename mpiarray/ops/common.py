@@ -18,11 +18,17 @@ from mpiarray.types.partition_spec import PartitionSpec as P
 
 
 class BatchAxis(NamedTuple):
-    """The axis that vmap maps: its size, its name (None: unnamed), and the mesh axes its dim is sharded over."""
+    """The axis that vmap maps: its size, its name (None: unnamed), and the mesh axes its dim is sharded over.
+
+    mesh   the abstract mesh of these axes (None when there are none)
+    spmd   the mesh axes that shard_map shards the dim over (vmap's `spmd_axis_name`)
+    """
 
     size: int
     name: Any = None
     spec: tuple[str, ...] = ()
+    mesh: Any = None
+    spmd: tuple[str, ...] = ()
 
 
 # -- types of n-ary elementwise ops ---------------------------------------------------------------

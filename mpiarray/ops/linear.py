@@ -158,10 +158,11 @@ def batch_to(x: Any, axis: BatchAxis, dim: int | None, target: int) -> Any:
     shape = list(aval.shape)
     shape.insert(target, axis.size)
     sharding = None
-    if not aval.mesh.empty:
+    mesh = axis.mesh if aval.mesh.empty and axis.spec else aval.mesh
+    if not mesh.empty:
         spec = list(dims_of(aval))
         spec.insert(target, axis.spec)
-        sharding = NamedSharding(aval.mesh, spec_from(spec, aval.sharding.spec.unreduced, aval.sharding.spec.reduced))
+        sharding = NamedSharding(mesh, spec_from(spec, aval.sharding.spec.unreduced, aval.sharding.spec.reduced))
     kept = tuple(d for d in range(len(shape)) if d != target)
     return broadcast_in_dim(x, shape=tuple(shape), broadcast_dimensions=kept, sharding=sharding)
 
