@@ -2,8 +2,10 @@
 
 # ruff: noqa: F403
 
+from mpiarray.lax import linalg
 from mpiarray.lax.collectives import *
 from mpiarray.lax.elementwise import *
+from mpiarray.lax.fourier import *
 from mpiarray.lax.reductions import *
 from mpiarray.lax.shape import *
 from mpiarray.lax.windows import *

@@ -53,3 +53,40 @@ CALLS |= {
     "logsumexp, infinities": ("logsumexp", (np.array([[-np.inf, -np.inf], [np.inf, 0]], np.float32),), {"axis": 1}),
     "rel_entr, edges": ("rel_entr", (np.float32([0, 0, 1, -1]), np.float32([0, 1, 0, 1])), {}),
 }
+
+# -- distributions ----------------------------------------------------------------------------------------------
+
+Z = np.array([-2.0, -0.5, 0.0, 0.3, 1.0, 2.0, 3.0, 7.0], np.float32)
+Q = np.array([0.1, 0.5, 0.9], np.float32)
+K = np.array([-1.0, 0.0, 1.0, 2.0, 5.0], np.float32)
+CONTINUOUS = {
+    "norm": ((0.5, 2.0), "logpdf pdf cdf logcdf sf logsf"),
+    "laplace": ((0.5, 2.0), "logpdf pdf cdf"),
+    "logistic": ((0.5, 2.0), "logpdf pdf cdf sf"),
+    "cauchy": ((0.5, 2.0), "logpdf pdf cdf logcdf sf logsf"),
+    "t": ((3.0, 0.5, 2.0), "logpdf pdf"),
+    "expon": ((0.5, 2.0), "logpdf pdf cdf logcdf sf logsf"),
+    "gamma": ((1.5, 0.5, 2.0), "logpdf pdf cdf logcdf sf logsf"),
+    "chi2": ((3.0, 0.5, 2.0), "logpdf pdf cdf logcdf sf logsf"),
+    "pareto": ((1.5, 0.5, 1.0), "logpdf pdf"),
+    "uniform": ((0.2, 3.0), "logpdf pdf cdf"),
+    "beta": ((1.5, 2.5, 0.2, 3.0), "logpdf pdf cdf logcdf sf logsf"),
+}
+DISCRETE = {"bernoulli": (0.3,), "binom": (4.0, 0.3), "geom": (0.3,), "poisson": (2.5,)}
+COVARIANCE = np.array([[2.0, 0.5], [0.5, 1.0]], np.float32)
+POINTS = np.array([[1.0, 2.0], [0.0, 0.5], [3.0, 1.0]], np.float32)
+SHARES = np.array([[0.2, 0.3], [0.3, 0.3], [0.5, 0.4]], np.float32)
+
+DISTRIBUTIONS = {f"{n}.{f}": (f"{n}.{f}", (Z, *a)) for n, (a, fs) in CONTINUOUS.items() for f in fs.split()}
+DISTRIBUTIONS |= {
+    f"{n}.{f}": (f"{n}.{f}", (Q, 0.5, 2.0)) for n in ("norm", "logistic", "cauchy") for f in ("ppf", "isf")
+}
+DISTRIBUTIONS |= {f"{n}.{f}": (f"{n}.{f}", (K, *a)) for n, a in DISCRETE.items() for f in ("logpmf", "pmf")}
+DISTRIBUTIONS |= {
+    "poisson.cdf": ("poisson.cdf", (K, 2.5)),
+    "multivariate_normal, matrix": ("multivariate_normal.logpdf", (POINTS, POINTS[0], COVARIANCE)),
+    "multivariate_normal, scalar": ("multivariate_normal.pdf", (POINTS, POINTS[0], 2.0)),
+    "multivariate_normal, one": ("multivariate_normal.logpdf", (1.0, 0.5, 2.0)),
+    "dirichlet": ("dirichlet.logpdf", (SHARES, np.float32([1.5, 2.0, 3.0]))),
+    "dirichlet, shorter": ("dirichlet.pdf", (SHARES[:2], np.float32([1.5, 2.0, 3.0]))),
+}

@@ -1,16 +1,17 @@
 """jax.scipy: special functions against values recorded from JAX (record_special.py), linear algebra against numpy."""
 
 import json
+import operator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mpiarray.runtime import eager  # noqa: F401  (ops run at once)
-from mpiarray.scipy import linalg, special
+from mpiarray.scipy import linalg, special, stats
 from mpiarray.types.partition_spec import PartitionSpec as P
 from tests.ops.pretended_mesh import mesh_of, run
-from tests.scipy.special_calls import CALLS, SIZE
+from tests.scipy.special_calls import CALLS, DISTRIBUTIONS, SIZE
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_special.json").read_text())
 EXPLICIT = mesh_of(("x", 4), ("y", 2))
@@ -33,6 +34,15 @@ def test_special_functions(key):
     got = np.asarray(getattr(special, name)(*args, **kwargs))
     assert list(got.shape) == shape and got.dtype == np.float32
     np.testing.assert_allclose(got.ravel(), [float(v) for v in values], rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("key", DISTRIBUTIONS)
+def test_distributions(key):
+    name, args = DISTRIBUTIONS[key]
+    shape, values = RECORDED[key]
+    got = np.asarray(operator.attrgetter(name)(stats)(*args))
+    assert list(got.shape) == shape
+    np.testing.assert_allclose(got.ravel(), [float(v) for v in values], rtol=1e-4, atol=1e-6)
 
 
 def test_special_functions_keep_shardings():
