@@ -47,6 +47,7 @@ def test_select():
 def test_piecewise():
     x = jnp.asarray(N)
     cases = [
+        ([N < 0], [lambda v: -v, lambda v: v + 1]), ([N < 0, N > 2], [lambda v: v * 0, 7]), ([N < 0, N > 2], [1, 2, 3]),
         ([N < 3, N < 0], [1, 2]),
     ]  # fmt: skip
     for conditions, functions in cases:
