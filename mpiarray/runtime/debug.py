@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from mpiarray.core import redistribution as rd
 from mpiarray.core.op import Out
 from mpiarray.core.trace import state
 from mpiarray.core.value import Value, aval_of
 from mpiarray.ops import callbacks as ops
 from mpiarray.runtime.array import ArrayImpl
+from mpiarray.runtime.context import resolve
 from mpiarray.types import dtypes, tree
 from mpiarray.types.drawing import draw_sharding
+from mpiarray.types.partition_spec import PartitionSpec
 from mpiarray.types.sharding import Sharding
 
 
@@ -46,6 +49,15 @@ def visualize_array_sharding(arr: Any, **kwargs: Any) -> None:
         inspect_array_sharding(arr, callback=lambda s: visualize_sharding(arr.aval.shape, s, **kwargs))
     else:
         visualize_sharding(np.shape(arr), arr.sharding, **kwargs)
+
+
+def redistribution_plan(x: Any, sharding: Any) -> str:
+    """How `device_put(x, sharding)` would move the blocks: steps, bytes, messages, peak memory, as text.  No communication.
+
+        print(jax.debug.redistribution_plan(x, jax.P(None, 'x')))
+    """
+    target = resolve(sharding, "redistribution_plan") if isinstance(sharding, PartitionSpec) else sharding
+    return str(rd.plan(tuple(x.shape), dtypes.storage(x.dtype).itemsize, x.sharding, target))
 
 
 def inspect_array_sharding(value: Any, *, callback: Callable[[Sharding], None]) -> None:

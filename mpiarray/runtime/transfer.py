@@ -154,8 +154,3 @@ def check_equal_copies(x: ArrayImpl, where: Placed) -> None:
             f"device_put: the host value of type {x.aval.str_short()} is not the same on each process: ranks {odd} hold another one than rank "
             f"{where.ids[0]}. Use `jax.make_array_from_process_local_data` for data that differs by design."
         )
-
-
-def explain_move(x: ArrayImpl, sharding: Sharding) -> str:
-    """The plan of a `device_put`, printed; no communication."""
-    return str(rd.plan(x.shape, dtypes.storage(x.dtype).itemsize, x._placed.sharding, sharding))

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mpiarray.types.sharding import Sharding
+from mpiarray.types.mesh import AbstractMesh
+from mpiarray.types.sharding import NamedSharding, Sharding
 
 __all__ = ["Cell", "cells", "draw_sharding"]
 
@@ -45,10 +46,10 @@ def draw_sharding(shape: Sequence[int], sharding: Sharding) -> str:
 
     Args:
       shape: global shape, of one or two dimensions. One dimension is drawn from left to right.
-      sharding: on concrete devices. Over unreduced axes, devices share the cell of the part that they sum to.
+      sharding: on devices, or on an AbstractMesh, whose devices are shown by position. Over unreduced axes, devices share the cell of the part that they sum to.
 
     Raises:
-      ValueError: another number of dimensions, no devices, or the sharding does not fit `shape`.
+      ValueError: another number of dimensions, or the sharding does not fit `shape`.
     """
     rows = cells(shape, sharding)
     heights = [max(cell.height for cell in row) for row in rows]
@@ -76,10 +77,10 @@ def cells(shape: Sequence[int], sharding: Sharding) -> list[list[Cell]]:
         )
     block = sharding.shard_shape(shape)
     holders: dict[tuple[int, ...], list[int]] = {}
-    for device, index in sharding.devices_indices_map(shape).items():
+    for device, index in _held(shape, sharding):
         # Blocks of size 0 all look alike; they are drawn as one.
         where = tuple((part.start or 0) // max(n, 1) for part, n in zip(index, block, strict=True))
-        holders.setdefault(where, []).append(device.id)
+        holders.setdefault(where, []).append(device)
     grid = shape if len(shape) == 2 else (1, *shape)
     counts = tuple(1 + max(where[d] for where in holders) for d in range(len(shape)))
     counts = counts if len(shape) == 2 else (1, *counts)
@@ -90,6 +91,13 @@ def cells(shape: Sequence[int], sharding: Sharding) -> list[list[Cell]]:
     return [
         [_cell(holders[(i, j)[2 - len(shape) :]], width, height) for j in range(counts[1])] for i in range(counts[0])
     ]
+
+
+def _held(shape: tuple[int, ...], sharding: Sharding) -> list[tuple[int, tuple[slice, ...]]]:
+    """(device, what it holds); on an abstract mesh devices are their positions."""
+    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
+        return list(enumerate(sharding.indices(shape)))
+    return [(device.id, index) for device, index in sharding.devices_indices_map(shape).items()]
 
 
 def _fraction(size: int, count: int) -> float:
