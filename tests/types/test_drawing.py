@@ -72,7 +72,8 @@ def test_other_ranks_are_refused(shape):
         draw_sharding(shape, sharding((2,), ("X",), ()))
 
 
-def test_abstract_meshes_are_refused():
-    m = make_mesh((2,), ("X",), devices=[Device(0), Device(1)])
-    with pytest.raises(ValueError, match="AbstractMesh"):
-        draw_sharding((4,), NamedSharding(m.abstract_mesh, P("X")))
+def test_abstract_meshes_show_positions():
+    mesh = make_mesh((4, 2), ("x", "y"), devices=[Device(k) for k in range(8)])
+    concrete = NamedSharding(mesh, P("y", "x"))
+    abstract = NamedSharding(mesh.abstract_mesh, P("y", "x"))
+    assert draw_sharding((8, 8), abstract) == draw_sharding((8, 8), concrete)
