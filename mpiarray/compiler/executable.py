@@ -49,8 +49,12 @@ class Executable:
         found = self.contexts.get(mesh)
         if found is None:
             ids = self.device_ids if self.device_ids is not None else (self.rank,)
-            found = self.contexts[mesh] = DeviceContext(ids, mesh, self.rank)
+            found = self.contexts[mesh] = DeviceContext(ids, mesh, self.rank, self.compile)
         return found
+
+    def compile(self, local: ClosedJaxpr) -> Run:
+        """A program of blocks that a step of this one runs (the body of a loop), prepared on the same devices."""
+        return self._compile(local.jaxpr, local.consts)
 
     def prepare(self, eqn: Eqn) -> Run:
         """The function of blocks that an equation is."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpiarray.compiler.passes.partition import partition
-from mpiarray.compiler.passes.propagate import propagate
+from mpiarray.compiler.passes.propagate import propagate, spec_of
 from mpiarray.compiler.passes.simplify import closed, common_subexpressions, dead_code, inline
 from mpiarray.compiler.program import Program
 from mpiarray.config import config
@@ -62,6 +62,14 @@ def lower(
         if config.check:
             check_program(program, step.__name__)
     return program
+
+
+def results_of(name: str, jaxpr: ClosedJaxpr, in_specs: Sequence[P], mesh: AbstractMesh, size: int = 1) -> tuple[P, ...]:
+    """Where the results of a program fall on Auto axes, for inputs that lie so; nothing is partitioned."""
+    program = Program(name, closed(jaxpr), tuple(in_specs), (None,) * len(jaxpr.jaxpr.outvars), mesh, size)
+    for step in PASSES[: PASSES.index(propagate) + 1]:
+        program = step(program)
+    return tuple(spec_of(program.specs, v) for v in program.jaxpr.outvars)
 
 
 def check_program(program: Program, after: str) -> None:

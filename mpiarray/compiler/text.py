@@ -46,18 +46,23 @@ def _lines(jaxpr: Jaxpr, fresh: Any, names: dict[Any, str], indent: str) -> list
         operands = ", ".join(name(v) for v in eqn.invars)
         out.append(f"{indent}{results} = {types} {eqn.op.hlo_name}({operands}){_attributes(eqn)}")
         for key, value in eqn.params.items():
-            inner = getattr(value, "jaxpr", value)
-            if isinstance(inner, Jaxpr):
-                out.append(f"{indent}  {key}:")
+            for number, inner in enumerate(_bodies(value)):
+                out.append(f"{indent}  {key}{f'[{number}]' if isinstance(value, tuple) else ''}:")
                 out += _lines(inner, fresh, names, indent + "    ")
     out.append(f"{indent}ROOT ({', '.join(name(v) for v in jaxpr.outvars)})")
     return out
+
+
+def _bodies(value: Any) -> list[Jaxpr]:
+    """The jaxprs that a parameter holds: of a loop's body, of a conditional's branches."""
+    found = [getattr(v, "jaxpr", v) for v in (value if isinstance(value, tuple) else (value,))]
+    return found if all(isinstance(v, Jaxpr) for v in found) else []
 
 
 def _attributes(eqn: Eqn) -> str:
     shown = [
         f"{k}={param_text(v)}"
         for k, v in sorted(eqn.params.items())
-        if k not in _SKIP and v is not None and not isinstance(getattr(v, "jaxpr", v), Jaxpr)
+        if k not in _SKIP and v is not None and not _bodies(v)
     ]
     return "".join(f", {s}" for s in shown)

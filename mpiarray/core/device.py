@@ -6,7 +6,8 @@ are looked up once, when a program is prepared, and not at each call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from mpiarray.comm.groups import Group, axis_group, device_group
 from mpiarray.errors import InternalError
@@ -14,15 +15,19 @@ from mpiarray.types.mesh import AbstractMesh
 
 
 class DeviceContext:
-    """One device of a mesh: `device_ids` are the world ranks in the mesh's flat order, `rank` is this process's."""
+    """One device of a mesh: `device_ids` are the world ranks in the mesh's flat order, `rank` is this process's.
 
-    __slots__ = ("coords", "device_ids", "mesh", "position")
+    compile  what prepares a jaxpr of blocks (`compile(closed)(*blocks)` gives a list), for ops that carry one
+    """
 
-    def __init__(self, device_ids: tuple[int, ...], mesh: AbstractMesh, rank: int):
+    __slots__ = ("compile", "coords", "device_ids", "mesh", "position")
+
+    def __init__(self, device_ids: tuple[int, ...], mesh: AbstractMesh, rank: int, compile: Callable[[Any], Callable[..., Any]] | None = None):
         if rank not in device_ids:
             raise InternalError(f"rank {rank} is not one of the devices {device_ids}")
         self.device_ids = device_ids
         self.mesh = mesh
+        self.compile = compile
         self.position = device_ids.index(rank)
         self.coords = coordinates(mesh, self.position)
 

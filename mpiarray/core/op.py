@@ -40,6 +40,9 @@ vma(avals, params) -> frozenset
 partial_eval(op, trace, args, unknown, **params) -> value, or list of values when multiple_results
     For ops that carry a jaxpr: called by the trace of the unknown (transforms.partial_eval.PartialTrace) when some operands are known and
     some are not (`unknown[i]`).  It binds the known part under `trace.parent` and stages the rest with `trace.stage`.
+steps(op, args, **params) -> list of values
+    For loops and conditionals: bind the equations of their jaxprs under the current trace, which evaluates, one iteration after
+    another; used where blocks cannot run a program of their own (partial manual maps).
 """
 
 from __future__ import annotations
@@ -113,7 +116,7 @@ class Op:
 
     __slots__ = (
         "batch", "build", "impl", "jvp", "lower", "multiple_results", "name", "partial_sums", "plan", "transpose", "type_rule", "vma", "infer", "hlo_name", "effects", "inlines", "casts", "aligns",
-        "partial_eval",
+        "partial_eval", "steps",
     )  # fmt: skip
 
     name: str
@@ -176,6 +179,7 @@ def define(
     casts: bool = False,
     aligns: bool = True,
     partial_eval: Callable[..., Any] | None = None,
+    steps: Callable[..., Any] | None = None,
 ) -> Op:
     """Make an op from its rules and enter it in `OPS`.  The module docstring is the contract of each rule.
 
@@ -194,7 +198,7 @@ def define(
     OPS[name] = op = Op(
         name=name, type_rule=type_rule, plan=plan, impl=impl, jvp=jvp, transpose=transpose, batch=batch, build=build, multiple_results=multiple_results,
         partial_sums=partial_sums or refuse, vma=vma or join_vma, lower=lower, infer=infer, hlo_name=hlo_name or name, effects=effects, inlines=inlines, casts=casts, aligns=aligns,
-        partial_eval=partial_eval,
+        partial_eval=partial_eval, steps=steps,
     )  # fmt: skip
     return op
 

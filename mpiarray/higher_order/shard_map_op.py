@@ -9,8 +9,7 @@ from typing import Any
 
 from mpiarray.core.op import Undefined, define
 from mpiarray.core.plan import Plan, axes_size
-from mpiarray.core.trace import abstract_mesh
-from mpiarray.core.value import Literal
+from mpiarray.higher_order.blocks import bind_blocks
 from mpiarray.higher_order.shard_map_rules import map_jvp, map_partial_eval, map_transpose
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import AbstractMesh, AxisType
@@ -48,17 +47,7 @@ def _padded(spec: P, ndim: int) -> P:
 
 def _lower(partitioner: Any, eqn: Any, operands: list[Any]) -> list[Any]:
     """Bind the body's equations on the blocks; axis names mean the mesh with its manual axes."""
-    body = eqn.params["jaxpr"].jaxpr
-    env: dict[Any, Any] = dict(zip(body.invars, operands))
-
-    def read(atom: Any) -> Any:
-        return atom if isinstance(atom, Literal) else env[atom]
-
-    for e in partitioner.inlined(body).eqns:
-        with abstract_mesh(e.mesh if not e.mesh.empty else eqn.params["mesh"]):
-            out = e.op.lower(partitioner, e, [read(v) for v in e.invars]) if e.op.lower is not None else e.op(*[read(v) for v in e.invars], **e.params)
-        env.update(zip(e.outvars, out if e.op.multiple_results else [out]))
-    return [read(v) for v in partitioner.inlined(body).outvars]
+    return bind_blocks(partitioner, eqn.params["jaxpr"].jaxpr, operands, eqn.params["mesh"])
 
 
 shard_map_op = define(

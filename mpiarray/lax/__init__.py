@@ -2,6 +2,7 @@
 
 # ruff: noqa: F403
 
+from mpiarray.higher_order.control_flow.scan import scan
 from mpiarray.lax import linalg
 from mpiarray.lax.collectives import *
 from mpiarray.lax.elementwise import *
