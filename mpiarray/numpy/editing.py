@@ -183,7 +183,7 @@ def _host_index(name: str, obj: Any, n: int) -> Any:
 def _flat_or_axis(name: str, arr: Any, axis: int | None) -> tuple[Any, int]:
     x = one(name, arr)
     if axis is None:
-        return ravel(x), 0
+        x, axis = ravel(x), 0
     axis = canonical_axis(axis, aval_of(x).ndim, name)
     if aval_of(x).dims[axis]:
         raise ShardingTypeError(

@@ -51,7 +51,7 @@ def test_arange_errors():
     with pytest.raises(ValueError, match="complex"):
         jnp.arange(1j)
     with pytest.raises(
-        jax.errors.ConcretizationTypeError, match="jnp.arange argument 'stop'|jnp.arange argument 'start'"
+        jax.errors.ConcretizationTypeError, match=r"jnp\.arange argument 'stop'|jnp\.arange argument 'start'"
     ):
         jax.jit(lambda n: jnp.arange(n))(3)
 

@@ -141,13 +141,13 @@ def test_vectorize():
     same(double, N * 2)
     power = jnp.vectorize(lambda x, n, scale=1: scale * x**n, excluded={1, "scale"})
     same(power(N, 3, scale=2), 2 * N**3)
-    for f, error in (
+    for wrong, error in (
         (lambda: jnp.vectorize(jnp.dot, signature="(n,(n)->()"), ValueError), (lambda: dot(N, N[:, :2]), ValueError), (lambda: dot(N), TypeError),
         (lambda: dot(N, 1.0), ValueError), (lambda: jnp.vectorize(lambda x: x, signature="(n)->()")(N), ValueError), (lambda: f([1], [2]), TypeError),
         (lambda: jnp.vectorize(f, excluded={-1}), ValueError), (lambda: jnp.vectorize(f, excluded={1.5}), TypeError),
     ):  # fmt: skip
         with pytest.raises(error):
-            f()
+            wrong()
 
 
 def test_along_axes():
