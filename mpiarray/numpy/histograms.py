@@ -191,7 +191,7 @@ def histogram2d(
 ) -> tuple[Any, Any, Any]:
     """Histogram of points with coordinates `x` and `y`: the counts, and the edges along both."""
     x, y = operands("histogram2d", x, y)
-    if np.ndim(bins) and len(bins) not in (1, 2):  # one set of edges for both
+    if not _is_number(bins) and len(bins) not in (1, 2):  # one set of edges for both
         bins = [asarray(bins)] * 2
     sample = stack([one("histogram2d", x), one("histogram2d", y)], axis=1)
     counts, edges = histogramdd(sample, bins, range, weights, density)
@@ -215,7 +215,7 @@ def histogramdd(
         raise ValueError(f"should have one weight for each sample, got {aval_of(weights).str_short()} for {n} samples")
     if range is not None and (len(range) != d or any(r is not None and len(r) != 2 for r in range)):
         raise ValueError(f"For sample.shape={(n, d)} range must be a sequence of {d} pairs or Nones; got {range=}")
-    per_dim = [bins] * d if np.ndim(bins) == 0 and not isinstance(bins, Sequence) else list(bins)
+    per_dim = [bins] * d if _is_number(bins) else list(bins)
     if len(per_dim) != d:
         raise ValueError(f"should be a bin for each dimension. got {len(per_dim)} for {d} dimensions")
     edges, numbers = [], []
@@ -238,6 +238,10 @@ def histogramdd(
         for k, e in enumerate(edges):
             counts = divide(counts, reshape(diff(e), tuple(-1 if j == k else 1 for j, _ in enumerate(edges))))
     return counts, edges
+
+
+def _is_number(bins: Any) -> bool:
+    return not isinstance(bins, Sequence) and np.ndim(bins) == 0
 
 
 def _inside(number: Any, size: int) -> Any:

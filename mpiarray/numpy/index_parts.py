@@ -262,17 +262,17 @@ def _numbers(aval: ShapedArray, item: Any, dim: int, shape: Sequence[int], wrap:
 def mask_value(mask: Any, shape: Sequence[int], dim: int) -> np.ndarray:
     """A mask's values on the host; a collective read.  Raises for tracers and shapes that differ from the operand's."""
     aval = aval_of(mask)
+    if isinstance(mask, Tracer):
+        raise NonConcreteBooleanIndexError(
+            f"Array boolean indices must be concrete; got {aval.str_short()}. The result's shape would depend on "
+            "values that are not known while a function is traced: use `jnp.where` with three arguments."
+        )
     for n, m in zip(aval.shape, shape):
         if n != m:
             raise IndexError(
                 f"boolean index did not match shape of indexed array in index {dim}: got {aval.shape}, expected "
                 f"{list(shape)}"
             )
-    if isinstance(mask, Tracer):
-        raise NonConcreteBooleanIndexError(
-            f"Array boolean indices must be concrete; got {aval.str_short()}. The result's shape would depend on "
-            "values that are not known while a function is traced: use `jnp.where` with three arguments."
-        )
     return np.asarray(mask)
 
 

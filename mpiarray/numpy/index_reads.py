@@ -20,10 +20,11 @@ from mpiarray.core.value import aval_of
 from mpiarray.numpy.index_parts import INDEX, Cut, Parts, parts_of
 from mpiarray.numpy.placing import made
 from mpiarray.ops.gather import gather
-from mpiarray.ops.linear import expand_dims, squeeze, transpose
+from mpiarray.ops.linear import expand_dims, full_of, squeeze, transpose
 from mpiarray.ops.placement import reshard
 from mpiarray.ops.shape import rev
 from mpiarray.ops.slicing import dynamic_slice, slice_
+from mpiarray.types.aval import ShapedArray
 from mpiarray.types.sharding import NamedSharding
 
 _READ_MODES = {None: "clip", "clip": "clip", "promise_in_bounds": "clip", "fill": "fill", "drop": "fill"}
@@ -38,9 +39,9 @@ def read(
     wrap: bool = True,
 ) -> Any:
     """`x.at[index].get(...)`."""
+    parts = parts_of(x.aval, index, wrap)
     if mode not in _READ_MODES:
         raise ValueError(f'Unknown gather mode "{mode}": it must be one of {", ".join(map(repr, _READ_MODES))}')
-    parts = parts_of(x.aval, index, wrap)
     if parts.extra:
         x = expand_dims(x, parts.extra)
     if out_sharding is None:
@@ -53,6 +54,8 @@ def read(
 
 def _read(x: Any, parts: Parts, mode: str, fill: Any, sharding: NamedSharding | None) -> Any:
     """`sharding`: of the result, or None where the operand's decides."""
+    if parts.picked and 0 in parts.sizes(x.aval.shape):
+        return _nothing(x.aval, parts, sharding)
     parts, beyond = _in_bounds(x.aval.shape, parts, mode)
     if beyond:
         parts = _as_places(parts, beyond)
@@ -77,6 +80,26 @@ def _read(x: Any, parts: Parts, mode: str, fill: Any, sharding: NamedSharding | 
     if sharding is not None and aval_of(x).sharding is not sharding:
         x = reshard(x, dst_sharding=sharding)
     return x
+
+
+def _nothing(aval: ShapedArray, parts: Parts, sharding: NamedSharding | None) -> Any:
+    """What index arrays without elements read: nothing, in the sharding of the dims that are not indexed."""
+    shape = parts.sizes(aval.shape)
+    mesh = aval.sharding.mesh
+    if sharding is None and not mesh.empty:
+        sharding = NamedSharding(mesh, spec_from(entries_at(aval, parts)))
+    return full_of(ShapedArray(shape, aval.dtype, aval.weak_type, sharding), 0)
+
+
+def entries_at(aval: ShapedArray, parts: Parts) -> list[tuple[str, ...]]:
+    """The axes of the elements at an index, per dim of the result: those of dims that are not indexed."""
+    out: list[tuple[str, ...]] = []
+    for token in parts.order:
+        if token == INDEX:
+            out.extend([()] * len(parts.shape))
+        else:
+            out.append(() if token is None or parts.cuts[token] is not None else aval.dims[token])
+    return out
 
 
 def _in_bounds(shape: Sequence[int], parts: Parts, mode: str) -> tuple[Parts, list[int]]:

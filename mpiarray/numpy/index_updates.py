@@ -23,8 +23,8 @@ from mpiarray.numpy.arithmetic import add as add_numbers
 from mpiarray.numpy.arithmetic import multiply, negative
 from mpiarray.numpy.choices import maximum, minimum, where_op
 from mpiarray.numpy.creation import asarray
-from mpiarray.numpy.index_parts import INDEX, Cut, Parts, is_mask, parts_of
-from mpiarray.numpy.index_reads import cut, gathered_dims, new_dims
+from mpiarray.numpy.index_parts import Cut, Parts, is_mask, parts_of
+from mpiarray.numpy.index_reads import cut, entries_at, gathered_dims, new_dims
 from mpiarray.numpy.placing import made
 from mpiarray.numpy.promotion import cast, promote_dtypes
 from mpiarray.ops.boxes import explicit_axes
@@ -116,7 +116,7 @@ def _write(x: Any, parts: Parts, values: Any, combine: str, mode: str, sharding:
     if sharding is None:
         _check_unsharded(aval, parts, values)
     parts, dropped = _in_bounds(aval.shape, parts, mode)
-    values = _spread(values, parts.sizes(aval.shape), _entries(aval, parts, sharding), aval, sharding is not None)
+    values = _spread(values, parts.sizes(aval.shape), entries_at(aval, parts), aval, sharding is not None)
     if dropped or not aval_of(values).size:
         return whole
     values, parts = _as_box(values, parts, aval)
@@ -162,17 +162,6 @@ def _in_bounds(shape: Sequence[int], parts: Parts, mode: str) -> tuple[Parts, bo
 
 
 # -- updates ---------------------------------------------------------------------------------------------
-
-
-def _entries(aval: ShapedArray, parts: Parts, sharding: NamedSharding | None) -> list[tuple[str, ...]]:
-    """The axes of the elements at the index, per dim of the result of reading there."""
-    out: list[tuple[str, ...]] = []
-    for token in parts.order:
-        if token == INDEX:
-            out.extend([()] * len(parts.shape))
-        else:
-            out.append(() if token is None or parts.cuts[token] is not None else aval.dims[token])
-    return out
 
 
 def _spread(

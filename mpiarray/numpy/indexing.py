@@ -119,11 +119,11 @@ class AtIndex:
 
     def divide(self, values: Any, **options: Any) -> Any:
         """With the elements divided by `values`; integers become floats."""
-        return arithmetic.divide(self.array, self._write("set", values, base=ones_like(self.array), **options))
+        return arithmetic.divide(self.array, self._write("mul", values, base=ones_like(self.array), **options))
 
     def power(self, values: Any, **options: Any) -> Any:
         """With the elements raised to the powers `values`."""
-        return arithmetic.power(self.array, self._write("set", values, base=ones_like(self.array), **options))
+        return arithmetic.power(self.array, self._write("mul", values, base=ones_like(self.array), **options))
 
     def apply(self, func: Callable[[Any], Any], **options: Any) -> Any:
         """With `func` applied to the elements, once each, as an array of the index's shape."""

@@ -203,8 +203,7 @@ def _not_in_place(name: str, inplace: bool) -> None:
 def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = True) -> Any:
     """A copy of `a` with `v`, repeated as needed, at the positions `ind` of the flattened array.
 
-    Positions out of bounds are left out; mode "clip" puts them at the edge, "wrap" counts round.  `inplace` must be
-    False.
+    Positions out of bounds go to the edge; mode "fill" leaves them out, "wrap" counts round.  `inplace` must be False.
     """
     _not_in_place("put", inplace)
     a, ind, v = operands("put", a, ind, v)
@@ -213,7 +212,7 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Tr
     if not size or not aval_of(values).shape[0]:
         return x
     values = _repeated(values, size)
-    places, how = _taken("put", places, aval_of(x).size, mode)
+    places, how = _taken("put", places, aval_of(x).size, "clip" if mode is None else mode)
     return reshape(write(ravel(x), places, values, "set", how), aval_of(x).shape)
 
 
