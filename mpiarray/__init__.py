@@ -10,9 +10,14 @@
 One MPI rank owns one device of a mesh; every rank runs the same program.  Importing starts no MPI.
 """
 
-from mpiarray import debug, dtypes, errors, experimental, lax, nn, numpy, random, scipy, sharding, tree, tree_util
+from mpiarray import ad_checkpoint, custom_derivatives, debug, dtypes, errors, experimental, lax, nn, numpy, random, scipy, sharding, tree, tree_util
 from mpiarray.config import config
+from mpiarray.higher_order import checkpoint_policies
+from mpiarray.higher_order.checkpoint import checkpoint
+from mpiarray.higher_order.checkpoint import checkpoint as remat
+from mpiarray.higher_order.custom_derivatives import closure_convert, custom_gradient, custom_jvp, custom_vjp
 from mpiarray.higher_order.derivatives import grad, jvp, linear_transpose, linearize, value_and_grad, vjp
+from mpiarray.higher_order.jacobians import hessian, jacfwd, jacobian, jacrev
 from mpiarray.higher_order.jit import jit
 from mpiarray.higher_order.shard_map import shard_map, smap
 from mpiarray.higher_order.stages import eval_shape, make_jaxpr, typeof
@@ -46,10 +51,10 @@ P = PartitionSpec
 __version__ = "0.1.0"
 
 __all__ = [
-    "Array", "Device", "Mesh", "NamedSharding", "P", "PartitionSpec", "ShapeDtypeStruct", "block_until_ready", "clear_caches", "config", "debug",
+    "Array", "Device", "Mesh", "NamedSharding", "P", "PartitionSpec", "ShapeDtypeStruct", "block_until_ready", "checkpoint", "checkpoint_policies", "clear_caches", "closure_convert", "config", "custom_gradient", "custom_jvp", "custom_vjp", "debug",
     "default_backend", "device_count", "device_get", "device_put", "devices", "disable_jit", "distributed", "dtypes", "enable_x64", "errors",
-    "eval_shape", "experimental", "grad", "jit", "jvp", "lax", "linear_transpose", "linearize", "local_device_count", "local_devices", "make_array_from_callback",
+    "eval_shape", "experimental", "grad", "hessian", "jacfwd", "jacobian", "jacrev", "jit", "jvp", "lax", "linear_transpose", "linearize", "local_device_count", "local_devices", "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "nn", "numpy", "process_count",
-    "process_index", "pure_callback", "random", "reshard", "scipy", "set_mesh", "shard_map", "sharding", "smap", "tree", "tree_util", "typeof",
+    "process_index", "pure_callback", "random", "remat", "reshard", "scipy", "set_mesh", "shard_map", "sharding", "smap", "tree", "tree_util", "typeof",
     "value_and_grad", "vjp", "vmap",
 ]  # fmt: skip

@@ -121,3 +121,8 @@ def subjaxprs(params: dict[str, Any]) -> Iterator[Jaxpr]:
                 yield item.jaxpr
             elif isinstance(item, Jaxpr):
                 yield item
+
+
+def callee(params: dict[str, Any]) -> ClosedJaxpr:
+    """The jaxpr that an op with `inlines` calls."""
+    return params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]

@@ -8,7 +8,7 @@ rules bind ops of their own.  A tracer that is used after its trace has ended ra
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,31 @@ class Trace:
 
     def process(self, op: Op, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
         raise NotImplementedError
+
+    def call(self, function: RuledFunction, args: Sequence[Any]) -> list[Any]:
+        """Call a function that has derivative rules of its own; by default it becomes an op with these rules."""
+        return function.bind(args)
+
+
+class RuledFunction:
+    """A function of flat values with derivative rules of its own (`custom_jvp`, `custom_vjp`)."""
+
+    def run(self, args: Sequence[Any]) -> list[Any]:
+        """The function's results."""
+        raise NotImplementedError
+
+    def bind(self, args: Sequence[Any]) -> list[Any]:
+        """Bind an op that carries the function as a jaxpr, and its rules."""
+        raise NotImplementedError
+
+    def derive(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Results and their tangents, by the function's rules; tangents may be Zero."""
+        raise NotImplementedError
+
+    def __call__(self, args: Sequence[Any]) -> list[Any]:
+        """Call it under the current trace."""
+        t = current_trace()
+        return self.run(args) if t.evaluates else t.call(self, args)
 
 
 class Tracer(Value):

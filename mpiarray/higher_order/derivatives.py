@@ -18,12 +18,11 @@ from mpiarray.core.value import Literal, Value, aval_of
 from mpiarray.higher_order.arguments import leaf_path, operand
 from mpiarray.higher_order.jit_function import flatten_result, fun_name
 from mpiarray.higher_order.shardings import traced_aval
-from mpiarray.numpy.host import as_array
 from mpiarray.ops.linear import tangent_aval
 from mpiarray.transforms.jvp import jvp_flat
 from mpiarray.transforms.linearize import LinearProgram, linearize_flat
 from mpiarray.transforms.partial_eval import PartialTrace
-from mpiarray.transforms.tangents import cotangent_aval, filled, finished_cotangent, instantiate, is_float0
+from mpiarray.transforms.tangents import cotangent_aval, filled, finished_cotangent, instantiate, is_float0, shown
 from mpiarray.transforms.transpose import backward_pass
 from mpiarray.types import dtypes, tree
 from mpiarray.types.aval import ShapedArray
@@ -40,11 +39,6 @@ def flatten_args(name: str, args: Any) -> tuple[list[Any], Any]:
         else operand(x, name, lambda i=i: leaf_path(args, {}, i))
         for i, x in enumerate(leaves)
     ], structure
-
-
-def shown(x: Any) -> Any:
-    """A value as the user gets it."""
-    return as_array(x) if isinstance(x, Literal) else x
 
 
 class Flat:

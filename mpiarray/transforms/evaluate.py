@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from mpiarray.config import config
-from mpiarray.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Var
+from mpiarray.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, callee, subjaxprs
+from mpiarray.core.op import Op
 from mpiarray.core.trace import Tracer, abstract_mesh, state
 from mpiarray.core.value import Literal
 
 
-def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    """The results of a jaxpr for these constants and arguments."""
+def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], inlined: Collection[Op] = ()) -> list[Any]:
+    """The results of a jaxpr for these constants and arguments; the bodies of calls by `inlined` ops are interpreted too."""
     env: dict[Atom, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
     for eqn in jaxpr.eqns:
         ins = [v if isinstance(v, Literal) else env[v] for v in eqn.invars]
+        if eqn.op in inlined:
+            env.update(zip(eqn.outvars, eval_jaxpr(callee(eqn.params).jaxpr, (), ins, inlined), strict=True))
+            continue
         if eqn.mesh is state.abstract_mesh:
             out = eqn.op(*ins, **eqn.params)
         else:
@@ -68,12 +72,17 @@ class DerivedCache:
         return found
 
 
+def has_effects(eqn: Eqn) -> bool:
+    """Whether an equation, or one in the jaxprs that it carries, must run even when nobody uses its results."""
+    return eqn.op.effects or any(has_effects(e) for inner in subjaxprs(eqn.params) for e in inner.eqns)
+
+
 def dead_code(jaxpr: Jaxpr) -> Jaxpr:
     """Drop equations whose results nobody uses and that have no effect."""
     live = {v for v in jaxpr.outvars if isinstance(v, Var)}
     kept = []
     for eqn in reversed(jaxpr.eqns):
-        if eqn.op.effects or any(v in live for v in eqn.outvars):
+        if has_effects(eqn) or any(v in live for v in eqn.outvars):
             kept.append(eqn)
             live.update(v for v in eqn.invars if isinstance(v, Var))
     return jaxpr if len(kept) == len(jaxpr.eqns) else jaxpr.replace(eqns=kept[::-1])

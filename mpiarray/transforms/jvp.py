@@ -13,7 +13,7 @@ import numpy as np
 
 from mpiarray.core.jaxpr import ClosedJaxpr
 from mpiarray.core.op import Op, Zero
-from mpiarray.core.trace import Trace, Tracer, current, leaked, state
+from mpiarray.core.trace import RuledFunction, Trace, Tracer, current, leaked, state
 from mpiarray.core.value import Value, aval_of
 from mpiarray.errors import TracerArrayConversionError
 from mpiarray.numpy.array import Array
@@ -95,6 +95,16 @@ class JVPTrace(Trace):
             if op.multiple_results:
                 return [self.pair(x, t) for x, t in zip(outs, out_tangents, strict=True)]
             return self.pair(outs, out_tangents)
+
+    def call(self, function: RuledFunction, args: Sequence[Any]) -> list[Any]:
+        """A function with rules of its own: they are used instead of those of its ops."""
+        if not any(isinstance(a, JVPTracer) and a.owner is self for a in args):
+            with current(self.parent):
+                return function(args)
+        primals, tangents = self.split(args)
+        with current(self.parent):
+            outs, out_tangents = function.derive(primals, tangents)
+            return [self.pair(x, t) for x, t in zip(outs, out_tangents, strict=True)]
 
     def split(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The values and their tangents; symbolic zeros for constants."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from mpiarray.core.jaxpr import ClosedJaxpr, Jaxpr
 from mpiarray.core.op import Op
-from mpiarray.core.trace import current, state
+from mpiarray.core.trace import RuledFunction, current, state
 from mpiarray.core.value import Literal
 from mpiarray.transforms.evaluate import DerivedCache, dead_code, eval_jaxpr, without_constants
 from mpiarray.transforms.stage import JitTracer, StageTrace, trace_to_jaxpr
@@ -35,6 +35,12 @@ class PartialTrace(StageTrace):
         if op.partial_eval is not None and not all(unknown):
             return op.partial_eval(op, self, args, unknown, **params)
         return super().process(op, args, params)
+
+    def call(self, function: RuledFunction, args: Sequence[Any]) -> list[Any]:
+        if any(self.is_unknown(a) for a in args):
+            return function.bind(args)
+        with current(self.parent):
+            return function(args)
 
     def stage(self, op: Op, args: Sequence[Any], params: dict[str, Any]) -> Any:
         """Record an equation, whatever is known."""

@@ -50,6 +50,11 @@ def as_value(x: Any) -> Value:
     return from_host(np.asarray(x), aval.dtype, aval.weak_type)
 
 
+def shown(x: Any) -> Any:
+    """A value as a user's function may get it: literals as arrays."""
+    return as_array(x) if isinstance(x, Literal) else x
+
+
 def filled(aval: ShapedArray, value: Any) -> Any:
     """A value of a type, manual axes and partial sums included, that is `value` everywhere (float0: a numpy array)."""
     if is_float0(aval):
@@ -128,4 +133,4 @@ def finished_cotangent(ct: Any, primal: ShapedArray) -> Any:
     have = aval_of(ct)
     if have.dtype != aval.dtype or have.weak_type != aval.weak_type:
         ct = convert_element_type(ct, new_dtype=aval.dtype, weak_type=aval.weak_type)
-    return as_array(ct) if isinstance(ct, Literal) else ct
+    return shown(ct)

@@ -147,6 +147,7 @@ row("clz", N, want=lambda x: np.vectorize(lambda v: 32 - int(v).bit_length())(x)
 row("integer_pow", A, want=lambda x: x**3, diff=(0,), y=3)
 row("stop_gradient", A, want=lambda x: x)
 row("copy", A, want=lambda x: x, linear=((0,),))
+TABLE["name"] = [Row((A,), {"name": "a"}, lambda x: x, (0,), ((0,),))]
 row(
     "reduce_precision",
     A,
@@ -519,6 +520,10 @@ COLLECTIVES = {
 ELSEWHERE = {
     "jit": "carries a jaxpr: tests/higher_order",
     "shard_map": "carries a jaxpr: tests/higher_order",
+    "custom_jvp_call": "carries a jaxpr: tests/transforms/test_custom_derivatives",
+    "custom_vjp_call": "carries a jaxpr: tests/transforms/test_custom_derivatives",
+    "custom_lin": "stands for tangents until they are transposed: tests/transforms/test_custom_derivatives",
+    "remat2": "carries a jaxpr: tests/transforms/test_checkpoint",
     "reduce": "carries a jaxpr: tests/ops/test_along_dims",
     "reshard": "its parameter is a sharding: tests/compiler/test_partition",
     "sharding_constraint": "its parameter is a sharding: tests/compiler/test_propagate",

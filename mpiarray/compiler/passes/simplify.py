@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mpiarray.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var
+from mpiarray.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, callee, subjaxprs
 from mpiarray.core.value import Literal
 
 
@@ -33,7 +33,7 @@ def _inline_into(eqns: Any, env: dict[Var, Atom], out: list[Eqn], consts: dict[V
         if not eqn.op.inlines:
             out.append(eqn if invars == eqn.invars else eqn.replace(invars=invars))
             continue
-        inner: Jaxpr = eqn.params["jaxpr"].jaxpr
+        inner: Jaxpr = callee(eqn.params).jaxpr
         fresh: dict[Var, Atom] = dict(zip(inner.invars, invars))
         for e in inner.eqns:
             for v in e.outvars:
@@ -47,12 +47,17 @@ def _inline_into(eqns: Any, env: dict[Var, Atom], out: list[Eqn], consts: dict[V
             env[v] = r if isinstance(r, Literal) else _read(env, fresh[r])
 
 
+def has_effects(eqn: Eqn) -> bool:
+    """Whether an equation, or one in the jaxprs that it carries, must run even when nobody uses its results."""
+    return eqn.op.effects or any(has_effects(e) for inner in subjaxprs(eqn.params) for e in inner.eqns)
+
+
 def dead_code(jaxpr: Jaxpr) -> Jaxpr:
     """Drop equations whose results nobody uses and that have no effect."""
     live = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
     kept: list[Eqn] = []
     for eqn in reversed(jaxpr.eqns):
-        if eqn.op.effects or any(v in live for v in eqn.outvars):
+        if has_effects(eqn) or any(v in live for v in eqn.outvars):
             kept.append(eqn)
             live.update(v for v in eqn.invars if not isinstance(v, Literal))
     return jaxpr if len(kept) == len(jaxpr.eqns) else jaxpr.replace(eqns=kept[::-1])
