@@ -22,7 +22,7 @@ from mpiarray.higher_order.arguments import StaticSplit, flatten_call, join_stat
 from mpiarray.runtime.array import ArrayImpl, from_host
 from mpiarray.runtime.eager import common_devices, compile_for, own_block
 from mpiarray.runtime.nans import check_nans
-from mpiarray.runtime.placed import Placed
+from mpiarray.runtime.placed import Placed, devices_of
 from mpiarray.transforms.batching import call_batch
 from mpiarray.transforms.calls import call_jvp, call_transpose
 from mpiarray.transforms.evaluate import eval_jaxpr
@@ -170,6 +170,7 @@ def make_ready(function: JitFunction, staged: Staged, args: Sequence[Placed], st
     """Compile a traced function for arguments placed so."""
     all_args = [*(c._placed for c in staged.consts), *args]
     ids = jit_shardings.devices_for(staged.name, function, staged.out_tree, all_args, common_devices)
+    ids = devices_of(staged.out_avals) if ids is None else ids
     out_specs = jit_shardings.result_specs(function, staged)
     run, outs = compile_for(staged.name, called(staged), all_args, out_specs, ids)
     outs = jit_shardings.shown_results(function, staged, outs)

@@ -24,7 +24,7 @@ from mpiarray.core.trace import Trace, Tracer, install_evaluation, leaked, state
 from mpiarray.core.value import Literal
 from mpiarray.runtime.array import ArrayImpl, from_host
 from mpiarray.runtime.nans import check_nans
-from mpiarray.runtime.placed import Placed, on_device, placed, uncommitted
+from mpiarray.runtime.placed import Placed, devices_of, on_device, placed, uncommitted
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import EMPTY_ABSTRACT_MESH, AbstractMesh, Device, Mesh
 from mpiarray.types.partition_spec import PartitionSpec as P
@@ -57,7 +57,9 @@ class EvalTrace(Trace):
         key = (op, tuple(keys), tuple(params.items()), state.abstract_mesh, state.mesh)
         entry = _cache.get(key)
         if entry is None:
-            entry = _remember(key, _prepare(op, args, keys, params))
+            entry, lasting = _prepare(op, args, keys, params)
+            if lasting:
+                _remember(key, entry)
         run, outs, several = entry
         if run is None:
             results = [ArrayImpl(p, None) for p in outs]
@@ -75,12 +77,11 @@ def _operand(a: Any, op: Op) -> ArrayImpl | Literal:
     return from_host(a)
 
 
-def _remember(key: Any, entry: Any) -> Any:
+def _remember(key: Any, entry: Any) -> None:
     if len(_cache) >= _CACHE_SIZE:
         for old in list(_cache)[: _CACHE_SIZE // 2]:
             del _cache[old]
     _cache[key] = entry
-    return entry
 
 
 def own_block(b: Any) -> np.ndarray:
@@ -98,7 +99,8 @@ def own_block(b: Any) -> np.ndarray:
     return b if type(base) is np.ndarray and base.nbytes == b.nbytes else b.copy()
 
 
-def _prepare(op: Op, args: Sequence[Any], keys: Sequence[Any], params: dict[str, Any]) -> Any:
+def _prepare(op: Op, args: Sequence[Any], keys: Sequence[Any], params: dict[str, Any]) -> tuple[Any, bool]:
+    """The entry for the cache, and whether it holds as long as its key: not where the devices are those of the latest arrays."""
     for a in args:
         if type(a) is ArrayImpl:
             a._check_alive()
@@ -106,12 +108,13 @@ def _prepare(op: Op, args: Sequence[Any], keys: Sequence[Any], params: dict[str,
     outs = infer(op, avals, params)
     args_placed = [k if isinstance(k, Placed) else uncommitted(k) for k in keys]
     ids = common_devices(op.name, args_placed)
+    guessed = devices_of(outs) if ids is None else None
     invars = [Var(a) for a in avals]
     outvars = [Var(a) for a in outs]
     eqn = Eqn(op, invars, outvars, params, state.abstract_mesh)
     jaxpr = ClosedJaxpr(Jaxpr((), invars, outvars, (eqn,), op.name))
-    run, out_placed = compile_for(op.name, jaxpr, args_placed, [None] * len(outs), ids)
-    return run, out_placed, op.multiple_results
+    run, out_placed = compile_for(op.name, jaxpr, args_placed, [None] * len(outs), guessed or ids)
+    return (run, out_placed, op.multiple_results), guessed is None
 
 
 def compile_for(

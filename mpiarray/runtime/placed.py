@@ -5,6 +5,7 @@ Interned, so that the caches of eager ops and of jitted functions compare one id
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mpiarray import comm
@@ -48,6 +49,7 @@ class Placed:
 
 
 _table: dict[Any, Placed] = {}
+_latest: dict[tuple[tuple[str, int], ...], tuple[int, ...]] = {}  # a mesh's axes -> the devices that arrays on such a mesh are on
 
 
 def row_major(ndim: int) -> Order:
@@ -71,7 +73,29 @@ def placed(aval: ShapedArray, sharding: Sharding, committed: bool, order: Order 
             found.spec = replicated(aval.ndim)
         found.member = found.ids is None or comm.rank() in found.ids
         _table[key] = found
+    if found.ids is not None and isinstance(sharding, NamedSharding):
+        _latest[sharding.mesh.shape_tuple] = found.ids
     return found
+
+
+def devices_of(avals: Sequence[ShapedArray]) -> tuple[int, ...] | None:
+    """The devices for values of these types that come from no array and under no context mesh, such as zeros like an array:
+    those of the latest arrays on a mesh of these axes, else the first ones.  None where no type is on a mesh.
+
+    Raises ValueError where the job has too few.
+    """
+    for aval in avals:
+        mesh = aval.sharding.mesh
+        if mesh.empty:
+            continue
+        found = _latest.get(mesh.shape_tuple)
+        if found is None and mesh.size > comm.size() and any(aval.dims):
+            raise ValueError(
+                f"a value of type {aval.str_short()} on {mesh} needs {mesh.size} devices, and this job has {comm.size()} ranks: "
+                "it can be traced, lowered and examined, not computed"
+            )
+        return found or (tuple(range(mesh.size)) if mesh.size <= comm.size() else None)
+    return None
 
 
 def uncommitted(aval: ShapedArray) -> Placed:
