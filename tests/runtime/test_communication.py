@@ -59,7 +59,7 @@ def test_a_sum_over_a_sharded_dim_is_one_reduction_of_the_block() -> None:
     [lambda x: x + 1, lambda x: jnp.sin(x) * x, lambda x: x > 2, lambda x: x.astype(jnp.int32), lambda x: -x + x.T.T],
 )
 def test_elementwise_work_sends_nothing(f: Any) -> None:
-    v, x = matrix(line(), "x", None)
+    _, x = matrix(line(), "x", None)
     _, counts = sent(f, x)
     expect(counts, {})
 
