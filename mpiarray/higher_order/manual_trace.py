@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 
 from mpiarray import comm
+from mpiarray.compiler.executable import Executable
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.infer import infer
-from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
+from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var, callee
 from mpiarray.core.op import Op
 from mpiarray.core.trace import Trace, Tracer, leaked, state
 from mpiarray.core.value import Literal, aval_of
 from mpiarray.errors import ConcretizationTypeError, TracerArrayConversionError, TracerBoolConversionError, TracerIntegerConversionError
+from mpiarray.higher_order.blocks import BlockPartitioner, block_program
 from mpiarray.higher_order.sub_mesh import SubMesh
 from mpiarray.numpy.array import Array
 from mpiarray.ops.manual import align
@@ -158,11 +160,13 @@ class ManualTrace(Trace):
 
     def process(self, op: Op, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
         if op.inlines:
-            return eval_jaxpr(params["jaxpr"].jaxpr, (), args)
+            return eval_jaxpr(callee(params).jaxpr, (), args)
         values: list[Any] = [self.lift(a) for a in args]
         if len(values) > 1:
             values = list(align(op, values))
             values = [self.lift(v) for v in values]
+        if self.sub is not None and op.steps is not None:
+            return op.steps(op, values, **params)
         key = (op, tuple([(v.aval, v.spec) if type(v) is ManualTracer else v.aval for v in values]), tuple(params.items()), self.mesh, self.ids, self.check_vma)
         entry = _cache.get(key)
         if entry is None:
@@ -178,6 +182,8 @@ class ManualTrace(Trace):
 
     def _prepare(self, op: Op, values: list[Any], params: dict[str, Any]) -> Entry:
         avals = infer(op, [v.aval for v in values], params)
+        if op.lower is not None and self.sub is None:
+            return self._program(op, values, avals, params), avals, tuple(a.sharding.spec for a in avals)
         if self.sub is None or op.casts:
             return self._direct(op, params), avals, tuple(a.sharding.spec for a in avals)
         return self._partial(op, values, avals, params)
@@ -192,6 +198,12 @@ class ManualTrace(Trace):
         if op.multiple_results:
             return run
         return lambda *blocks: (run(*blocks),)
+
+    def _program(self, op: Op, values: list[Any], avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Callable[..., Any]:
+        """An op that carries jaxprs (a loop): a prepared program on blocks."""
+        invars, outvars = [Var(v.aval) for v in values], [Var(a) for a in avals]
+        jaxpr = Jaxpr((), invars, outvars, (Eqn(op, invars, outvars, params, self.mesh),), op.name)
+        return Executable(block_program(BlockPartitioner(), ClosedJaxpr(jaxpr), self.mesh), self.ids, comm.rank()).run
 
     def _partial(self, op: Op, values: list[Any], avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Entry:
         """Partial manual: a compiled program over the devices that share the manual coordinates; collectives over manual axes run between their blocks."""

@@ -2,7 +2,10 @@
 
 # ruff: noqa: F403
 
+from mpiarray.higher_order.control_flow.cond import cond, switch
+from mpiarray.higher_order.control_flow.maps import associative_scan, map
 from mpiarray.higher_order.control_flow.scan import scan
+from mpiarray.higher_order.control_flow.while_loop import fori_loop, while_loop
 from mpiarray.lax import linalg
 from mpiarray.lax.collectives import *
 from mpiarray.lax.elementwise import *
