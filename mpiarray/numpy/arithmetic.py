@@ -129,8 +129,8 @@ def _divmod_of_floats(x: Any, y: Any) -> tuple[Any, Any]:
     )
     rest = select_n(wrong_sign, rest, ops.add(rest, y))
     quotient = select_n(wrong_sign, quotient, ops.sub(quotient, const_like(quotient, 1)))
-    infinite = comparison.eq(y, const_like(y, 0))
-    quotient = where(infinite, ops.div(x, y), ops.round_(quotient, rounding_method=0), aval_of(quotient))
+    by_zero = comparison.eq(y, const_like(y, 0))
+    quotient = ops.round_(where(by_zero, ops.div(x, y), quotient, aval_of(quotient)), rounding_method=0)
     return quotient, rest
 
 

@@ -129,10 +129,17 @@ def frexp(x: Any, /) -> tuple[Any, Any]:
     exponent = arithmetic.sub(
         exponent, where(small, const_like(exponent, fraction_bits), const_like(exponent, 0), aval_of(exponent))
     )
-    cleared = bits.and_(read, const_like(read, ~(exponent_mask << fraction_bits)))
-    half = bits.bitcast_convert_type(bits.or_(cleared, const_like(read, bias << fraction_bits)), new_dtype=dtype)
     special = bits.or_(bits.not_(isfinite(x)), comparison.eq(x, const_like(x, 0)))
-    return where(special, x, half, aval_of(x)), where(special, const_like(exponent, 0), exponent, aval_of(exponent))
+    exponent = where(special, const_like(exponent, 0), exponent, aval_of(exponent))
+    return _scaled(x, arithmetic.neg(exponent)), exponent
+
+
+def _scaled(x: Any, n: Any) -> Any:
+    """`x * 2**n`, in two steps, neither of which leaves the exponents that the dtype has."""
+    half = bits.shift_right_arithmetic(n, const_like(n, 1))
+    for step in (half, arithmetic.sub(n, half)):
+        x = arithmetic.mul(x, transcendental.exp2(cast(step, aval_of(x).dtype, aval_of(x).weak_type)))
+    return x
 
 
 def ldexp(x1: Any, x2: Any, /) -> Any:
@@ -145,9 +152,4 @@ def ldexp(x1: Any, x2: Any, /) -> Any:
         raise ValueError(f"ldexp does not support complex-valued inputs, got {a.str_short()}")
     x1, x2 = promote_ranks("ldexp", x1, x2)
     (x,) = promote_strong("ldexp", x1)
-    # in two steps, neither of which leaves the exponents that the dtype has
-    n = cast(x2, _I32)
-    half = bits.shift_right_arithmetic(n, const_like(n, 1))
-    for step in (half, arithmetic.sub(n, half)):
-        x = arithmetic.mul(x, transcendental.exp2(cast(step, aval_of(x).dtype, aval_of(x).weak_type)))
-    return x
+    return _scaled(x, cast(x2, _I32))
