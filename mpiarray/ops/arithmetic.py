@@ -155,7 +155,7 @@ sqrt = unary("sqrt", "fc", np.sqrt, lambda t, out, x: mul(t, div(const_like(x, 0
 rsqrt = unary(
     "rsqrt", "fc", widened(lambda x: np.reciprocal(np.sqrt(x))), lambda t, out, x: mul(t, _times(div(out, x), -0.5))
 )  # fmt: skip
-cbrt = unary("cbrt", "f", widened(np.cbrt), lambda t, out, x: mul(t, mul(const_like(x, 1 / 3), div(out, x))))
+cbrt = unary("cbrt", "f", widened(np.cbrt), lambda t, out, x: mul(t, div(const_like(x, 1 / 3), square(out))))
 
 
 def _integer_pow_type(x: ShapedArray, *, y: int) -> Out:
