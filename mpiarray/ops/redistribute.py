@@ -38,11 +38,12 @@ def _exchange_build(ctx: DeviceContext, *, step: rd.Exchange) -> Callable[..., A
 
 
 def exchanger(table: rd.RankTable, group: Any, place: dict[int, int]) -> Callable[..., Any]:
-    """What one device does in an exchange: a function from its source block (None: it has none) to its target block."""
-    rounds = [
-        (None if r.send is None else (place[r.send.peer], r.send.box), None if r.recv is None else (place[r.recv.peer], r.recv.box))
-        for r in table.rounds
-    ]
+    """What one device does in an exchange: a function from its source block (None: it has none) to its target block.
+
+    One call for all boxes, so that every member makes the same number of calls whatever it sends.
+    """
+    sends = [(place[t.peer], t.box) for t in table.sends]
+    recvs = [(place[t.peer], t.box) for t in table.recvs]
 
     def run(x: np.ndarray | None, dtype: Any = None) -> np.ndarray | None:
         dtype = x.dtype if x is not None else dtype
@@ -51,10 +52,7 @@ def exchanger(table: rd.RankTable, group: Any, place: dict[int, int]) -> Callabl
             out = (np.empty if table.covered else np.zeros)(table.target_shape, dtype)
             for source, target in table.copies:
                 out[target] = x[source]  # type: ignore[index]
-        for send, recv in rounds:
-            sends = [] if send is None else [(send[0], x[send[1]])]  # type: ignore[index]
-            recvs = [] if recv is None else [(recv[0], out[recv[1]])]  # type: ignore[index]
-            mpi.exchange(group, sends, recvs)
+        mpi.exchange(group, [(p, x[box]) for p, box in sends], [(p, out[box]) for p, box in recvs])  # type: ignore[index]
         return out
 
     return run
