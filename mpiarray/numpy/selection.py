@@ -16,10 +16,6 @@ from mpiarray.numpy.host import as_array
 from mpiarray.numpy.manipulation import one
 from mpiarray.numpy.nonzeros import nonzero
 from mpiarray.numpy.promotion import broadcast_operands, cast, operands, promote_dtypes
-from mpiarray.ops.bits import or_
-from mpiarray.ops.common import const_like
-from mpiarray.ops.comparison import ge, lt
-from mpiarray.ops.reductions import reduce_or
 from mpiarray.ops.select import select_n
 from mpiarray.types import dtypes
 
@@ -87,8 +83,8 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
                 "mode='raise' must look at the numbers "
                 f"in {aval_of(which).str_short()}. Use mode='wrap' or mode='clip'."
             )
-        outside = or_(lt(which, const_like(which, 0)), ge(which, const_like(which, n)))
-        if bool(reduce_or(outside, axes=tuple(range(aval_of(outside).ndim)))):
+        found = np.asarray(which)
+        if found.size and not 0 <= found.min() <= found.max() < n:
             raise ValueError(f"invalid entry in choice array: jnp.choose got numbers that are not from 0 to {n - 1}")
     elif mode == "wrap":
         which = remainder(which, n)
