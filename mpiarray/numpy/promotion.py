@@ -207,13 +207,28 @@ def broadcast_operands(name: str, *args: Any) -> list[Any]:
 
 def join(name: str, *args: Any) -> list[Any]:
     """Operands of one shape and one sharding: that which an elementwise operation on them would give its result."""
-    avals = [aval_of(a) for a in args]
+    params = _joining(name, *[aval_of(a) for a in args])
+    return [x if p is None else broadcast_in_dim(x, **p) for x, p in zip(args, params)]
+
+
+@lru_cache(maxsize=4096)
+def _joining(name: str, *avals: ShapedArray) -> tuple[dict[str, Any] | None, ...]:
+    """For each operand how to broadcast it; None for those that have the joined type's shape and sharding."""
     shape = joined_shape(name, *(a.shape for a in avals))
     full = [_leading(a, len(shape)) for a in avals if a.ndim]
-    dims = join_dims(name, full) if full else ()
+    dims = tuple(join_dims(name, full)) if full else ()
     mesh = mesh_of(avals)
-    sharding = None if mesh is None or mesh.empty else NamedSharding(mesh, P.from_dims(tuple(dims)))
-    return [_broadcast(x, a, shape, dims, sharding) for x, a in zip(args, avals)]
+    sharding = None if mesh is None or mesh.empty else NamedSharding(mesh, P.from_dims(dims))
+    return tuple(
+        None
+        if a.shape == shape and (a.dims == dims or sharding is None)
+        else {
+            "shape": shape,
+            "broadcast_dimensions": tuple(range(len(shape) - a.ndim, len(shape))),
+            "sharding": sharding,
+        }
+        for a in avals
+    )
 
 
 def joined_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
@@ -230,13 +245,6 @@ def _leading(a: ShapedArray, ndim: int) -> ShapedArray:
         return a
     sharding = None if a.sharding.mesh.empty else NamedSharding(a.sharding.mesh, P.from_dims(((),) * more + a.dims))
     return ShapedArray((1,) * more + a.shape, a.dtype, sharding=sharding)
-
-
-def _broadcast(x: Any, a: ShapedArray, shape: tuple[int, ...], dims: Any, sharding: NamedSharding | None) -> Any:
-    if a.shape == shape and (a.dims == tuple(dims) or sharding is None):
-        return x
-    start = len(shape) - a.ndim
-    return broadcast_in_dim(x, shape=shape, broadcast_dimensions=tuple(range(start, len(shape))), sharding=sharding)
 
 
 def out_sharding(given: Any, shape: Sequence[int], name: str) -> NamedSharding | None:
