@@ -13,7 +13,7 @@ watch        MPIARRAY_CHECK and MPIARRAY_TIMEOUT
 
 from __future__ import annotations
 
-from mpiarray.comm.agreement import agree, any_failed, barrier, raise_together
+from mpiarray.comm.agreement import agree, any_failed, barrier, compare, raise_together
 from mpiarray.comm.collectives import (
     all_gather,
     all_gather_varied,
@@ -44,6 +44,7 @@ __all__ = [
     "axis_members",
     "barrier",
     "broadcast",
+    "compare",
     "counting",
     "device_group",
     "exchange",

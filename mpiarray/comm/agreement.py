@@ -24,6 +24,11 @@ def agree(group: Group, value: Any) -> list[Any]:
     return group.comm.allgather(value)
 
 
+def compare(group: Group, value: Any) -> list[Any]:
+    """As `agree`, for what only MPIARRAY_CHECK sends: it is neither counted nor watched."""
+    return [value] if group.comm is None else group.comm.allgather(value)
+
+
 def barrier(group: Group) -> None:
     """Wait until all members have come here."""
     if group.comm is None:

@@ -85,7 +85,7 @@ def _check_replicas(where: Placed, block: Any, what: str) -> None:
         index = where.sharding.index_of(where.ids.index(comm.rank()), where.aval.shape)
         mine = (tuple((s.start, s.stop) for s in index), digest(block))
     seen: dict[Any, bytes] = {}
-    for told in comm.agree(comm.world_group(), mine):
+    for told in comm.compare(comm.world_group(), mine):
         if told is not None and seen.setdefault(told[0], told[1]) != told[1]:
             raise ValueError(f"{what}: ranks that hold the same part {told[0]} of the array returned different data for it")
 

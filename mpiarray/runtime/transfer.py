@@ -147,7 +147,7 @@ def check_equal_copies(x: ArrayImpl, where: Placed) -> None:
     """MPIARRAY_CHECK: raise ValueError on all ranks unless all hold the same host value.  Collective over the target's ranks."""
     if not where.member or where.ids is None or len(where.ids) == 1:
         return
-    told = comm.agree(comm.device_group(where.ids), (digest(x._block), x.shape, str(x.dtype)))
+    told = comm.compare(comm.device_group(where.ids), (digest(x._block), x.shape, str(x.dtype)))
     if len(set(told)) > 1:
         odd = [r for r, t in zip(where.ids, told) if t != told[0]]
         raise ValueError(
