@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
@@ -152,17 +153,9 @@ def _split(jaxpr: ClosedJaxpr, unknown: tuple[bool, ...], policy: Policy | None,
 
 
 def _make_split(closed: ClosedJaxpr, unknown: tuple[bool, ...], policy: Policy | None, prevent_cse: bool) -> _Split:
-    flat = Derived(
-        trace_to_jaxpr(
-            lambda *xs: eval_jaxpr(closed.jaxpr, closed.consts, xs, {jit_op}),
-            closed.in_avals,
-            name=closed.jaxpr.debug_name,
-            record_source=False,
-        )
-    )
+    flat, out_known = _sorted_out(closed, unknown)
     jaxpr, n = flat.jaxpr.jaxpr, len(flat.consts)
     consts, ins = jaxpr.invars[:n], jaxpr.invars[n:]
-    out_known = partial_eval_jaxpr(ClosedJaxpr(jaxpr), (*(False,) * n, *unknown)).out_known
     known_ins = [v for v, u in zip(ins, unknown, strict=True) if not u]
     later_outs = [v for v, flag in zip(jaxpr.outvars, out_known, strict=True) if not flag]
     saved = _saved(jaxpr, {*consts, *known_ins}, policy)
@@ -185,6 +178,26 @@ def _make_split(closed: ClosedJaxpr, unknown: tuple[bool, ...], policy: Policy |
     if prevent_cse:
         program = _behind_barrier(program, len(consts) + len(kept) + len(passed))
     return _Split(ClosedJaxpr(known), program, flat.consts, out_known, used)
+
+
+def _sorted_out(closed: ClosedJaxpr, unknown: tuple[bool, ...]) -> tuple[Derived, tuple[bool, ...]]:
+    """The jaxpr without nested calls, in which every equation is known or not as a whole, and which results are known."""
+    run = partial(eval_jaxpr, closed.jaxpr, closed.consts, inlined={jit_op})
+    name = closed.jaxpr.debug_name
+    flat = Derived(trace_to_jaxpr(lambda *xs: run(xs), closed.in_avals, name=name, record_source=False))
+    flags = (*(False,) * len(flat.consts), *unknown)
+    split = partial_eval_jaxpr(flat.jaxpr, flags)
+
+    def f(*xs: Any) -> list[Any]:
+        xs = (*flat.consts, *xs)
+        ins = [x for x, u in zip(xs, flags, strict=True) if not u]
+        outs = eval_jaxpr(split.known.jaxpr, (), [*split.consts, *ins])
+        count = len(outs) - split.residuals
+        rest = [x for x, u in zip(xs, flags, strict=True) if u]
+        later = eval_jaxpr(split.unknown.jaxpr, (), [*outs[count:], *(ins[k] for k in split.forwarded), *rest])
+        return split.merge(outs[:count], later)
+
+    return Derived(trace_to_jaxpr(f, closed.in_avals, name=name, record_source=False)), split.out_known
 
 
 def _known_eqns(jaxpr: Jaxpr, given: set[Var]) -> list[Eqn]:
