@@ -56,7 +56,7 @@ def _infer(op: ops.Op, avals: tuple[ShapedArray, ...], params: dict[str, Any], c
     avals = on_mesh(avals, mesh)
     shapes = op.type_rule(*avals, **params)
     outs = tuple(shapes) if op.multiple_results else (shapes,)
-    vma = op.vma(avals, params) if state.check_vma else frozenset()
+    vma = op.vma(avals, params) & frozenset(mesh.manual_axes) if state.check_vma else frozenset()  # not over the axes of vmaps
     unreduced, reduced = partial_sums(op, avals, params)
     manual = _manual(mesh, vma, unreduced, reduced)
     if mesh.empty:

@@ -1,12 +1,13 @@
 """Collectives for the bodies of `shard_map`: psum, all_gather, psum_scatter, all_to_all, ppermute and their kin.
 
-`axis_name` is a manual mesh axis or a tuple of them.  The group of an instance are those that differ from it only along these axes,
+`axis_name` is a manual mesh axis, the name of an axis that `vmap` maps, or a tuple of these.  The group of an instance are those that differ from it only along these axes,
 its index counts the first axis most.  Every instance of the group must call, in the same order; each call is one MPI
 operation per leaf (sums: one per dtype).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from mpiarray.core.value import Value, aval_of, literal
 from mpiarray.numpy.promotion import cast
 from mpiarray.ops import collectives as ops
 from mpiarray.ops import manual
+from mpiarray.ops.linear import reshape, squeeze
 from mpiarray.types import dtypes, tree
 from mpiarray.types.aval import ShapedArray
 
@@ -30,20 +32,47 @@ __all__ = [
 ]  # fmt: skip
 
 
-def bound_axes(axis_name: AxisName, what: str) -> tuple[str, ...]:
-    """The axes as a tuple; NameError for those that no enclosing shard_map makes manual."""
+def bound_axes(axis_name: AxisName, what: str) -> tuple[Any, ...]:
+    """The axes as a tuple; NameError for those that no enclosing shard_map makes manual and no enclosing vmap names."""
     names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     known = state.abstract_mesh.manual_axes
+    mapped = _mapped_sizes()
     for name in names:
-        if name not in known:
-            raise NameError(f"unbound axis name: {name}. Found an unbound axis name in {what}; the manual axes here are {tuple(known)}")
+        if name not in known and name not in mapped:
+            raise NameError(
+                f"unbound axis name: {name}. Found an unbound axis name in {what}; the manual axes here are {tuple(known)}, those of vmap {tuple(mapped)}"
+            )
     if len(set(names)) != len(names):
         raise ValueError(f"{what}: axis names {names} must be different")
     return names
 
 
-def _size(axes: Sequence[str]) -> int:
-    return axes_size(state.abstract_mesh, axes)
+def _mapped_sizes() -> dict[Any, int]:
+    """The axes that enclosing vmaps name, with their sizes."""
+    return {axis.name: axis.size for axis in state.mapped if axis.name is not None}
+
+
+def _split(axes: tuple[Any, ...], what: str, groups: Groups = None) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+    """(the axes of vmaps, the mesh's)."""
+    if not state.mapped:
+        return (), axes
+    sizes = _mapped_sizes()
+    mapped = tuple(a for a in axes if a in sizes)
+    if mapped and groups is not None:
+        raise NotImplementedError(f"axis_index_groups are not supported in {what} over the axis {mapped[0]!r} of vmap")
+    return mapped, tuple(a for a in axes if a not in sizes)
+
+
+def _only_mesh(axes: tuple[Any, ...], what: str) -> tuple[str, ...]:
+    mapped, rest = _split(axes, what)
+    if mapped:
+        raise NotImplementedError(f"{what} over the axis {mapped[0]!r} of vmap: values do not vary over it in their types")
+    return rest
+
+
+def _size(axes: Sequence[Any]) -> int:
+    sizes = _mapped_sizes() if state.mapped else {}
+    return math.prod(sizes[a] if a in sizes else axes_size(state.abstract_mesh, (a,)) for a in axes)
 
 
 def _ordered(axes: Any) -> tuple[str, ...]:
@@ -58,7 +87,13 @@ def axis_size(axis_name: AxisName) -> int:
 def axis_index(axis_name: AxisName) -> Any:
     """This instance's index along an axis (or several, the first most significant): an int32 scalar that varies over it."""
     axes = bound_axes(axis_name, "axis_index")
-    return ops.axis_index(axis_name=axes if len(axes) > 1 else axes[0])
+    mapped, _ = _split(axes, "axis_index")
+    if not mapped:
+        return ops.axis_index(axis_name=axes if len(axes) > 1 else axes[0])
+    index = ops.axis_index(axis_name=axes[0])
+    for a in axes[1:]:
+        index = index * _size((a,)) + ops.axis_index(axis_name=a)
+    return index
 
 
 # -- what a value is along axes --------------------------------------------------------------------------
@@ -98,7 +133,7 @@ def pcast(x: Any, axis_name: AxisName, *, to: str) -> Any:
         raise TypeError(f"axis_name must be a tuple or a str in pcast. Got {axis_name!r}: sets have no order")
     if to not in ("varying", "reduced", "unreduced"):
         raise ValueError(f"Got unexpected `to` value {to!r} for pcast: expected 'varying', 'reduced' or 'unreduced'")
-    axes = bound_axes(axis_name, "pcast")
+    axes = _only_mesh(bound_axes(axis_name, "pcast"), "pcast")
     return tree.map(lambda leaf: _pcast(leaf, axes, to), x)
 
 
@@ -187,6 +222,11 @@ def _psum(x: Any, axes: tuple[str, ...], groups: Groups) -> Any:
         return x * count
     if dtypes.is_bool(aval_of(x).dtype):
         x = cast(x, dtypes.default_dtype(int))
+    mapped, axes = _split(axes, "psum", groups)
+    for a in mapped:
+        x = ops.psum(x, axes=(a,), axis_index_groups=None)
+    if not axes:
+        return x
     if not state.check_vma:
         return ops.psum(x, axes=axes, axis_index_groups=groups)
     have = _one_state(aval_of(x), axes, "psum")
@@ -231,6 +271,11 @@ def _extreme(op: Any, what: str) -> Callable[..., Any]:
 def _one_extreme(op: Any, x: Any, axes: tuple[str, ...], groups: Groups, what: str) -> Any:
     if not isinstance(x, Value) or not axes:
         return x
+    mapped, axes = _split(axes, what, groups)
+    for a in mapped:
+        x = op(x, axes=(a,), axis_index_groups=None)
+    if not axes:
+        return x
     _refuse_sums(x, axes, what)
     return op(vary(x, axes), axes=axes, axis_index_groups=groups)
 
@@ -266,6 +311,8 @@ def _all_gather(x: Any, axes: tuple[str, ...], groups: Groups, axis: int, tiled:
     ndim = aval.ndim if tiled else aval.ndim + 1
     if not -ndim <= axis < ndim:
         raise ValueError(f"all_gather: axis {axis} is out of bounds for {aval.str_short()} with tiled={tiled}")
+    if _split(axes, "all_gather", groups)[0]:
+        return _gather_each(x, axes, axis % ndim, tiled, to)
     params = {"all_gather_dimension": axis % ndim, "axis_name": axes, "axis_size": size, "axis_index_groups": groups, "tiled": tiled}
     if not state.check_vma or to == "varying":
         return ops.all_gather(vary(x, axes), **params)
@@ -274,6 +321,25 @@ def _all_gather(x: Any, axes: tuple[str, ...], groups: Groups, axis: int, tiled:
             raise ValueError(f"all_gather with to='reduced' only accepts inputs that are varying over {axes}: got {aval.str_short()}")
         return manual.all_gather_reduced(x, **params)
     return manual.all_gather_invariant(vary(x, axes), **params)
+
+
+def _gather_each(x: Any, axes: tuple[Any, ...], axis: int, tiled: bool, to: str) -> Any:
+    """Over axes of vmaps, and others with them: one after another, the last (which counts least) first."""
+    for a in reversed(axes):
+        if _split((a,), "all_gather")[0]:
+            x = ops.all_gather(x, all_gather_dimension=axis, axis_name=(a,), axis_size=_size((a,)), axis_index_groups=None, tiled=tiled)
+        else:
+            x = _all_gather(x, (a,), None, axis, tiled, to)
+    return x if tiled else _joined(x, axis, len(axes))
+
+
+def _joined(x: Any, axis: int, count: int) -> Any:
+    """`count` dims from `axis` on as one."""
+    shape = aval_of(x).shape
+    if count == 1:
+        return x
+    sizes = (*shape[:axis], math.prod(shape[axis : axis + count]), *shape[axis + count :])
+    return reshape(x, new_sizes=sizes, dimensions=None, sharding=None)
 
 
 def psum_scatter(
@@ -293,6 +359,8 @@ def _psum_scatter(x: Any, axes: tuple[str, ...], groups: Groups, dimension: int,
         x = cast(x, dtypes.default_dtype(int))
     aval = aval_of(x)
     size = len(groups[0]) if groups is not None else _size(axes)
+    if _split(axes, "psum_scatter", groups)[0]:
+        return _scatter_each(x, axes, dimension % max(aval.ndim, 1), tiled)
     params = {
         "scatter_dimension": dimension % max(aval.ndim, 1), "axis_name": axes, "axis_size": size, "axis_index_groups": groups, "tiled": tiled,
     }  # fmt: skip
@@ -302,6 +370,18 @@ def _psum_scatter(x: Any, axes: tuple[str, ...], groups: Groups, dimension: int,
     if have == "reduced":
         raise ValueError(f"psum_scatter cannot accept args which are reduced: got {aval.str_short()} over {axes}")
     return ops.reduce_scatter(vary(x, axes), **params)
+
+
+def _scatter_each(x: Any, axes: tuple[Any, ...], dimension: int, tiled: bool) -> Any:
+    """Over axes of vmaps, and others with them: one after another, the first (which counts most) first."""
+    if len(axes) == 1:
+        return ops.reduce_scatter(x, scatter_dimension=dimension, axis_name=axes, axis_size=_size(axes), axis_index_groups=None, tiled=tiled)
+    shape = aval_of(x).shape
+    if not tiled and shape[dimension] != _size(axes):
+        raise ValueError(f"psum_scatter operand scatter dimension size {shape[dimension]} must match shard count {_size(axes)} when tiled=False")
+    for a in axes:
+        x = _psum_scatter(x, (a,), None, dimension, True)
+    return x if tiled else squeeze(x, dimensions=(dimension,))
 
 
 def all_to_all(
@@ -323,8 +403,11 @@ def _all_to_all(x: Any, axes: tuple[str, ...], groups: Groups, split_axis: int, 
         if not -aval.ndim <= axis < aval.ndim:
             raise ValueError(f"all_to_all: {name} {axis} is out of bounds for {aval.str_short()}")
     size = len(groups[0]) if groups is not None else _size(axes)
+    mapped, rest = _split(axes, "all_to_all", groups)
+    if mapped and (rest or len(mapped) > 1):
+        raise NotImplementedError(f"all_to_all over the axis {mapped[0]!r} of vmap together with others: {axes}")
     return ops.all_to_all(
-        vary(x, axes), axis_name=axes if len(axes) > 1 else axes[0], split_axis=split_axis % aval.ndim, concat_axis=concat_axis % aval.ndim,
+        x if mapped else vary(x, axes), axis_name=axes if len(axes) > 1 else axes[0], split_axis=split_axis % aval.ndim, concat_axis=concat_axis % aval.ndim,
         axis_index_groups=groups, tiled=tiled, axis_size=size,
     )  # fmt: skip
 
@@ -356,6 +439,11 @@ def _ppermute(x: Any, axes: tuple[str, ...], pairs: tuple[tuple[int, int], ...])
     if not axes:
         return x
     x = x if isinstance(x, Value) else _as_value(x)
+    mapped, rest = _split(axes, "ppermute")
+    if mapped:
+        if rest or len(mapped) > 1:
+            raise NotImplementedError(f"ppermute over the axis {mapped[0]!r} of vmap together with others: {axes}")
+        return ops.ppermute(x, axis_name=axes, perm=pairs)
     _refuse_sums(x, axes, "ppermute")
     return ops.ppermute(vary(x, axes), axis_name=axes, perm=pairs)
 
@@ -378,4 +466,7 @@ def pbroadcast(x: Any, axis_name: AxisName, source: int) -> Any:
     axes = bound_axes(axis_name, "pbroadcast")
     if not 0 <= source < _size(axes):
         raise ValueError(f"pbroadcast: source {source} is out of range for {_size(axes)} instances")
-    return tree.map(lambda leaf: manual.pbroadcast(vary(leaf, axes), axis_name=axes, source=source), x)
+    mapped, rest = _split(axes, "pbroadcast")
+    if mapped and (rest or len(mapped) > 1):
+        raise NotImplementedError(f"pbroadcast over the axis {mapped[0]!r} of vmap together with others: {axes}")
+    return tree.map(lambda leaf: manual.pbroadcast(leaf if mapped else vary(leaf, axes), axis_name=axes, source=source), x)

@@ -20,6 +20,7 @@ from mpiarray.core.op import Op, Out, Undefined, define
 from mpiarray.core.plan import Plan, axes_size, dims_of, spec_from
 from mpiarray.core.trace import state
 from mpiarray.core.value import aval_of
+from mpiarray.ops import mapped_axis
 from mpiarray.ops.common import BatchAxis, same_plan
 from mpiarray.ops.linear import linear_jvp, move_dim, zero_jvp
 from mpiarray.types.aval import ShapedArray
@@ -55,7 +56,7 @@ psum = define(
     build=_reduce_build("sum"),
     jvp=linear_jvp,
     transpose=lambda op, ct, x, **params: [op(ct, **params)],
-    batch=_carried,
+    batch=mapped_axis.over(mapped_axis.summed, _carried, "axes"),
     vma=_without,
     hlo_name="all-reduce",
 )
@@ -70,11 +71,11 @@ pmax, pmin = (
         build=_reduce_build(kind),
         jvp=Undefined(_NO_DERIVATIVE),
         transpose=Undefined(_NO_DERIVATIVE),
-        batch=_carried,
+        batch=mapped_axis.over(local, _carried, "axes"),
         vma=_without,
         hlo_name="all-reduce",
     )
-    for name, kind in (("pmax", "max"), ("pmin", "min"))
+    for name, kind, local in (("pmax", "max", mapped_axis.largest), ("pmin", "min", mapped_axis.smallest))
 )
 
 # the pending reductions of plans that have no name of their own in JAX
@@ -152,7 +153,7 @@ all_gather: Op = define(
     build=_gather_build,
     jvp=linear_jvp,
     transpose=lambda op, ct, x, *, all_gather_dimension, **params: [reduce_scatter(ct, scatter_dimension=all_gather_dimension, **params)],
-    batch=_gather_batch,
+    batch=mapped_axis.over(mapped_axis.gathered, _gather_batch),
     hlo_name="all-gather",
 )
 
@@ -190,6 +191,10 @@ def _scatter_build(
     return lambda x: mpi.reduce_scatter(group, np.asarray(x), scatter_dimension, "sum", tiled)
 
 
+def _scatter_batch(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int], **params: Any) -> tuple[Any, int]:
+    return op(move_dim(args[0], dims[0], 0), **params | {"scatter_dimension": params["scatter_dimension"] + 1}), 0
+
+
 reduce_scatter: Op = define(
     "reduce_scatter",
     type_rule=_scatter_type,
@@ -197,10 +202,7 @@ reduce_scatter: Op = define(
     build=_scatter_build,
     jvp=linear_jvp,
     transpose=lambda op, ct, x, *, scatter_dimension, **params: [all_gather(ct, all_gather_dimension=scatter_dimension, **params)],
-    batch=lambda op, axis, args, dims, **params: (
-        op(move_dim(args[0], dims[0], 0), **params | {"scatter_dimension": params["scatter_dimension"] + 1}),
-        0,
-    ),
+    batch=mapped_axis.over(mapped_axis.scattered, _scatter_batch),
     hlo_name="reduce-scatter",
 )
 
@@ -253,7 +255,7 @@ all_to_all = define(
     build=_exchange_build,
     jvp=linear_jvp,
     transpose=lambda op, ct, x, *, split_axis, concat_axis, **params: [op(ct, split_axis=concat_axis, concat_axis=split_axis, **params)],
-    batch=_all_to_all_batch,
+    batch=mapped_axis.over(mapped_axis.exchanged, _all_to_all_batch),
     hlo_name="all-to-all",
 )
 
@@ -273,7 +275,7 @@ ppermute = define(
     build=_permute_build,
     jvp=linear_jvp,
     transpose=lambda op, ct, x, *, axis_name, perm: [op(ct, axis_name=axis_name, perm=tuple((d, s) for s, d in perm))],
-    batch=_carried,
+    batch=mapped_axis.over(mapped_axis.permuted, _carried),
     hlo_name="collective-permute",
 )
 
@@ -290,7 +292,7 @@ axis_index = define(
     build=_index_build,
     jvp=zero_jvp,
     transpose=Undefined("it has no operand"),
-    batch=Undefined("it has no operand to map"),
+    batch=mapped_axis.over(mapped_axis.numbered, Undefined("it has no operand to map")),
     vma=lambda avals, params: frozenset(params["axis_name"] if isinstance(params["axis_name"], tuple) else (params["axis_name"],)),
     hlo_name="partition-id",
 )

@@ -17,6 +17,7 @@ from mpiarray.core.op import NONE, Op, Out, PartialSums, Undefined, define
 from mpiarray.core.plan import mesh_order
 from mpiarray.core.trace import state
 from mpiarray.core.value import aval_of
+from mpiarray.ops import mapped_axis
 from mpiarray.ops.collectives import _carried, _gather_batch, _gather_build, _gather_type, _inserted, _reduce_build, _scatter_build, _scatter_plan
 from mpiarray.ops.collectives import _scatter_type, reduce_scatter
 from mpiarray.ops.common import same_plan
@@ -206,7 +207,7 @@ pbroadcast = define(
     build=_broadcast_build,
     jvp=linear_jvp,
     transpose=Undefined(f"{_BROADCAST}: write it as a psum of values that are zero elsewhere, which has a transpose"),
-    batch=_carried,
+    batch=mapped_axis.over(mapped_axis.from_one, _carried),
     aligns=False,
     hlo_name="collective-broadcast",
 )
