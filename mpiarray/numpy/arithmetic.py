@@ -86,7 +86,7 @@ def floor_divide(x1: Any, x2: Any, /) -> Any:
         return ops.div(x, y)
     if dtypes.is_int(dtype):
         return _floor_divide(x, y)
-    return _divmod_of_floats(x, y)[0]
+    return _floor_of_floats(x, y)[0]
 
 
 def _floor_divide(x: Any, y: Any) -> Any:
@@ -121,17 +121,17 @@ def _remainder(x: Any, y: Any) -> Any:
     return select_n(wrong_sign, rest, ops.add(rest, y))
 
 
-def _divmod_of_floats(x: Any, y: Any) -> tuple[Any, Any]:
+def _floor_of_floats(x: Any, y: Any) -> tuple[Any, Any, Any]:
+    """The quotient rounded down, the remainder of the truncated one, and where the remainder's sign is not the divisor's."""
     rest = ops.rem(x, y)
     quotient = ops.div(ops.sub(x, rest), y)
-    wrong_sign = bits.and_(
-        comparison.ne(rest, const_like(rest, 0)), comparison.ne(complex_parts.sign(y), complex_parts.sign(rest))
-    )
-    rest = select_n(wrong_sign, rest, ops.add(rest, y))
-    quotient = select_n(wrong_sign, quotient, ops.sub(quotient, const_like(quotient, 1)))
+    zero = const_like(rest, 0)
+    negative = comparison.lt(y, const_like(y, 0))
+    wrong_sign = bits.and_(comparison.ne(rest, zero), comparison.ne(negative, comparison.lt(rest, zero)))
+    down = select_n(wrong_sign, quotient, ops.sub(quotient, const_like(quotient, 1)))
     by_zero = comparison.eq(y, const_like(y, 0))
-    quotient = ops.round_(where(by_zero, ops.div(x, y), quotient, aval_of(quotient)), rounding_method=0)
-    return quotient, rest
+    down = where(by_zero, ops.div(x, y), down, aval_of(down))
+    return ops.round_(down, rounding_method=0), rest, wrong_sign
 
 
 def divmod(x1: Any, x2: Any, /) -> tuple[Any, Any]:
@@ -139,7 +139,8 @@ def divmod(x1: Any, x2: Any, /) -> tuple[Any, Any]:
     x, y = _numeric("divmod", x1, x2)
     if dtypes.is_int(aval_of(x).dtype):
         return ops.div(x, y) if dtypes.is_unsigned(aval_of(x).dtype) else _floor_divide(x, y), _remainder(x, y)
-    return _divmod_of_floats(x, y)
+    quotient, rest, wrong_sign = _floor_of_floats(x, y)
+    return quotient, select_n(wrong_sign, rest, ops.add(rest, y))
 
 
 def fmod(x1: Any, x2: Any, /) -> Any:

@@ -11,7 +11,7 @@ from mpiarray.core.value import aval_of
 from mpiarray.numpy.arithmetic import absolute, trunc
 from mpiarray.numpy.comparison import isfinite, isinf, signbit
 from mpiarray.numpy.host import as_array
-from mpiarray.numpy.promotion import cast, operands, promote_inexact, promote_ranks, promote_strong, promote_to_inexact
+from mpiarray.numpy.promotion import cast, operands, promote_ranks, promote_strong, promote_to_inexact
 from mpiarray.ops import arithmetic, bits, comparison, complex_parts, transcendental
 from mpiarray.ops.common import const_like
 from mpiarray.ops.linear import full_of
@@ -107,8 +107,7 @@ def modf(x: Any, /, out: None = None) -> tuple[Any, Any]:
 
 def frexp(x: Any, /) -> tuple[Any, Any]:
     """`(mantissa, exponent)`, with `x == mantissa * 2**exponent` and mantissas from 0.5 to 1; exponents are int32."""
-    (x,) = operands("frexp", x)
-    (x,) = promote_inexact(x)
+    (x,) = promote_strong("frexp", x)
     dtype = aval_of(x).dtype
     if dtypes.is_complex(dtype):
         raise TypeError(f"frexp does not support complex-valued inputs, got {aval_of(x).str_short()}")
