@@ -66,7 +66,7 @@ def _read(x: Any, parts: Parts, mode: str, fill: Any, sharding: NamedSharding | 
     gone = sorted(fixed)
     if scalars:
         starts = dict(zip(parts.picked, parts.places))
-        x = _windows(x, starts, dict.fromkeys(starts, 1))
+        x = apply([_window_step(aval_of(x).shape, starts, dict.fromkeys(starts, 1))], x)
         gone = sorted([*gone, *starts])
     if gone:
         x = squeeze(x, dimensions=tuple(gone))
@@ -128,42 +128,95 @@ def _host(fill: Any) -> Any:
 
 # -- slices --------------------------------------------------------------------------------------------
 
+Step = tuple[Any, tuple[Any, ...], dict[str, Any]]  # an op, its other operands, its parameters
+
+
+def apply(steps: Sequence[Step], x: Any) -> Any:
+    for op, args, params in steps:
+        x = op(x, *args, **params)
+    return x
+
 
 def cut(x: Any, cuts: Sequence[Cut | None], any_sharding: bool = False) -> Any:
     """What slices leave of an array.  With `any_sharding`, dims that do not divide afterwards become unsharded."""
     if any_sharding:
         x, cuts = _unshard_cut(x, cuts)
-    aval = aval_of(x)
-    shape = aval.shape
+    return apply(_cut_steps(aval_of(x), cuts), x)
+
+
+def _cut_steps(aval: ShapedArray, cuts: Sequence[Cut | None]) -> list[Step]:
     if all(c is None for c in cuts):
-        return x
+        return []
+    steps: list[Step] = []
+    shape, dims = aval.shape, dims_of(aval)
     low = [0 if c is None else c.start if c.step > 0 else c.start + (c.count - 1) * c.step for c in cuts]
     counts = [n if c is None else c.count for c, n in zip(cuts, shape)]
-    steps = [1 if c is None else abs(c.step) for c in cuts]
+    strides = [1 if c is None else abs(c.step) for c in cuts]
     cutting = [d for d, (n, m) in enumerate(zip(shape, counts)) if n != m]
-    if cutting:
-        dims = dims_of(aval)
-        if is_evaluating() and all(steps[d] == 1 and not dims[d] and counts[d] for d in cutting):
-            # one prepared program for all places, as loops over rows want it
-            starts = {d: np.int32(low[d]) if shape[d] < 2**31 else np.int64(low[d]) for d in cutting}
-            x = _windows(x, starts, {d: counts[d] for d in cutting})
-        else:
-            limits = tuple(lo + (m - 1) * step + 1 if m else lo for lo, m, step in zip(low, counts, steps))
-            strides = tuple(steps) if any(s != 1 for s in steps) else None
-            x = slice_(x, start_indices=tuple(low), limit_indices=limits, strides=strides)
+    if cutting and is_evaluating() and all(strides[d] == 1 and not dims[d] and counts[d] for d in cutting):
+        # one prepared program for all places, as loops over rows want it
+        starts = {d: np.int32(low[d]) if shape[d] < 2**31 else np.int64(low[d]) for d in cutting}
+        steps.append(_window_step(shape, starts, {d: counts[d] for d in cutting}))
+    elif cutting:
+        limits = tuple(lo + (m - 1) * step + 1 if m else lo for lo, m, step in zip(low, counts, strides))
+        params = {
+            "start_indices": tuple(low),
+            "limit_indices": limits,
+            "strides": tuple(strides) if any(s != 1 for s in strides) else None,
+        }
+        steps.append((slice_, (), params))
     back = tuple(d for d, c in enumerate(cuts) if c is not None and c.step < 0)
-    return rev(x, dimensions=back) if back else x
+    if back:
+        steps.append((rev, (), {"dimensions": back}))
+    return steps
 
 
-def _windows(x: Any, starts: dict[int, Any], sizes: dict[int, int]) -> Any:
+def _window_step(shape: Sequence[int], starts: dict[int, Any], sizes: dict[int, int]) -> Step:
     """A dynamic slice that cuts only some dims."""
-    shape = aval_of(x).shape
     zero = np.int32(0)
-    return dynamic_slice(
-        x,
-        *(starts.get(d, zero) for d in range(len(shape))),
-        slice_sizes=tuple(sizes.get(d, n) for d, n in enumerate(shape)),
-    )
+    at = tuple(starts.get(d, zero) for d in range(len(shape)))
+    return dynamic_slice, at, {"slice_sizes": tuple(sizes.get(d, n) for d, n in enumerate(shape))}
+
+
+_prepared: dict[Any, tuple[Step, ...]] = {}
+
+
+def read_static(x: Any, index: Any) -> Any:
+    """`x[index]`; an index of numbers, slices, None and ellipses alone is taken apart once for each type."""
+    key = _static_key(index)
+    if key is None:
+        return read(x, index)
+    key = (x.aval, key, is_evaluating())
+    steps = _prepared.get(key)
+    if steps is None:
+        if len(_prepared) >= 4096:
+            _prepared.clear()
+        _prepared[key] = steps = tuple(_static_steps(x.aval, parts_of(x.aval, index)))
+    return apply(steps, x)
+
+
+def _static_key(index: Any) -> Any:
+    key: list[Any] = []
+    for i in index if type(index) is tuple else (index,):
+        if type(i) is int or i is None or i is Ellipsis:
+            key.append(i)
+        elif type(i) is slice and all(v is None or type(v) is int for v in (i.start, i.stop, i.step)):
+            key.append((i.start, i.stop, i.step))
+        else:
+            return None
+    return tuple(key)
+
+
+def _static_steps(aval: ShapedArray, parts: Parts) -> list[Step]:
+    parts, _ = _in_bounds(aval.shape, parts, "clip")
+    fixed = dict(parts.fixed)
+    steps = _cut_steps(aval, tuple(Cut(fixed[d], 1, 1) if d in fixed else c for d, c in enumerate(parts.cuts)))
+    if fixed:
+        steps.append((squeeze, (), {"dimensions": tuple(sorted(fixed))}))
+    new = new_dims(parts)
+    if new:
+        steps.append((expand_dims, (new,), {}))
+    return steps
 
 
 def _unshard_cut(x: Any, cuts: Sequence[Cut | None]) -> tuple[Any, tuple[Cut | None, ...]]:

@@ -14,7 +14,7 @@ from mpiarray.core.value import aval_of
 from mpiarray.numpy import arithmetic
 from mpiarray.numpy.creation import ones_like
 from mpiarray.numpy.host import as_array
-from mpiarray.numpy.index_reads import read
+from mpiarray.numpy.index_reads import read, read_static
 from mpiarray.numpy.index_updates import write
 from mpiarray.ops.placement import reshard
 from mpiarray.types.partition_spec import PartitionSpec as P
@@ -29,7 +29,7 @@ def getitem(x: Any, index: Any) -> Any:
     Raises the errors of `index_parts.parts_of`, and ShardingTypeError where the result of a sharded dim would not
     divide.
     """
-    return read(as_array(x), index)
+    return read_static(as_array(x), index)
 
 
 class At:

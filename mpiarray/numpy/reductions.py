@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,8 @@ def no_out(name: str, out: Any) -> None:
 
 def widened(dtype: Any) -> Any:
     """The dtype of sums of bools and small integers: 32 bits, 64 in x64 mode."""
+    if dtypes.is_inexact(dtype):
+        return dtype
     default = dtypes.default_dtype(int)
     if dtypes.is_bool(dtype):
         return default
@@ -65,6 +68,7 @@ def widened(dtype: Any) -> Any:
     return dtype
 
 
+@lru_cache(maxsize=64)
 def computed_in(dtype: Any) -> Any:
     """The dtype to add numbers up in: float32 for narrower floats."""
     return _F32 if dtypes.is_float(dtype) and dtypes.bit_width(dtype) < 32 else dtype
@@ -236,14 +240,6 @@ def any(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, w
 # -- means and variances ---------------------------------------------------------------------------------
 
 
-def _normalizer(x: Any, axis: Any, axes: tuple[int, ...], dtype: Any, keepdims: bool, where: Any) -> Any:
-    """How many elements are counted, as a number of `dtype`."""
-    aval = aval_of(x)
-    if where is None:
-        return literal(count_of(aval.shape, axes), dtype)
-    return sum(broadcast_to(where, aval.shape), axis, dtype, keepdims=keepdims)
-
-
 def mean(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
 ) -> Any:
@@ -255,7 +251,10 @@ def mean(
     inside = computed_in(own)
     axes = reduced_axes("mean", axis, aval.ndim)
     total = sum(x, axis, inside, keepdims=keepdims, where=where)
-    return cast(divide(total, _normalizer(x, axis, axes, inside, keepdims, where)), own)
+    if where is None:
+        return cast(ops.div(total, literal(count_of(aval.shape, axes), inside)), own)
+    count = sum(broadcast_to(where, aval.shape), axis, inside, keepdims=keepdims)
+    return cast(divide(total, count), own)
 
 
 def _variance_dtypes(name: str, given: Any, dtype: Any) -> tuple[Any, Any]:
@@ -291,12 +290,15 @@ def _variance(
     apart = subtract(x, middle)
     squares = real(multiply(apart, conj(apart))) if dtypes.is_complex(inside) else ops.square(apart)
     real_inside = dtypes.real_dtype(inside)
-    count = _normalizer(x, axis, axes, real_inside, keepdims, where)
-    (ddof,) = operands(name, ddof)
-    count = subtract(count, cast(ddof, real_inside))
     total = sum(squares, axis, real_inside, keepdims=keepdims, where=where)
-    out = divide(total, count)
-    return where_op(_is_positive(count), out, literal(math.nan, real_inside)), own
+    (ddof,) = operands(name, ddof)
+    if where is None and dtypes.is_python_scalar(ddof):
+        count = count_of(aval_of(x).shape, axes) - ddof
+        return ops.div(total, literal(count if count > 0 else math.nan, real_inside)), own
+    counted = True if where is None else where
+    count = sum(broadcast_to(counted, aval_of(x).shape), axis, real_inside, keepdims=keepdims)
+    count = subtract(count, cast(ddof, real_inside))
+    return where_op(_is_positive(count), divide(total, count), literal(math.nan, real_inside)), own
 
 
 def _is_positive(count: Any) -> Any:
