@@ -21,6 +21,7 @@ Keys of random number generators have the dtype `KeyDtype`; a block of them is a
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 from typing import Any, ClassVar, TypeAlias
 
@@ -225,9 +226,18 @@ def requested(spec: Any, where: str) -> DType:
             f"{narrow.name}. To enable 64-bit dtypes, call config.update('jax_enable_x64', True) or set the "
             f"environment variable JAX_ENABLE_X64=1.",
             UserWarning,
-            stacklevel=3,
+            stacklevel=_depth_of_user(),
         )
     return narrow
+
+
+def _depth_of_user() -> int:
+    """The `stacklevel` that makes a warning of the caller point to the line outside of the package."""
+    package = __name__.partition(".")[0]
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def is_python_scalar(value: object) -> bool:
