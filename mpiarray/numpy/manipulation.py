@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from mpiarray.core.trace import Tracer
 from mpiarray.core.value import Value, aval_of
 from mpiarray.errors import ShardingTypeError
+from mpiarray.numpy.arithmetic import negative, remainder
 from mpiarray.numpy.host import as_array
 from mpiarray.numpy.promotion import add_leading, cast, operands, promote_dtypes
 from mpiarray.numpy.shapes import (
@@ -44,11 +46,12 @@ from mpiarray.numpy.shapes import canonical_axis as canonical_axis
 from mpiarray.numpy.shapes import one as one
 from mpiarray.numpy.shapes import view as view
 from mpiarray.ops import linear
+from mpiarray.ops.common import const_like
 from mpiarray.ops.shape import concatenate as concatenate_op
 from mpiarray.ops.shape import rev
 from mpiarray.ops.shape import roll as roll_op
 from mpiarray.ops.shape import split as split_op
-from mpiarray.ops.slicing import slice_
+from mpiarray.ops.slicing import dynamic_slice, slice_
 from mpiarray.types import dtypes
 from mpiarray.types.sharding import NamedSharding
 
@@ -372,6 +375,8 @@ def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Any:
     axes = tuple(
         canonical_axis(d, aval.ndim, "roll") for d in (axis if isinstance(axis, (Sequence, np.ndarray)) else (axis,))
     )
+    if isinstance(shift, Tracer):
+        return _roll_by_traced(x, shift, axes)
     shifts = np.asarray(shift)
     if shifts.ndim > 1 or not np.issubdtype(shifts.dtype, np.integer):
         raise ValueError(f"roll: shift must be an integer or a 1-D sequence of integers, got {shift}")
@@ -380,6 +385,23 @@ def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Any:
     except ValueError:
         raise ValueError(f"roll: needs one shift per axis, got shift={shift} and axis={axis}") from None
     return roll_op(x, shift=tuple(int(s) for s in shifts), axis=tuple(int(d) for d in order)) if axes else x
+
+
+def _roll_by_traced(x: Any, shift: Any, axes: Sequence[int]) -> Any:
+    """A window of the array joined to itself, which begins where a traced shift says.  The axes must be unsharded."""
+    by = ravel(astype(shift, np.int32))
+    if aval_of(by).size not in (1, len(axes)):
+        raise ValueError(
+            f"roll: needs one shift per axis, got shift of type {aval_of(shift).str_short()} and axis={axes}"
+        )
+    each = unstack(by) if aval_of(by).size > 1 else (squeeze(by),) * len(axes)
+    for s, d in zip(each, axes):
+        sizes = aval_of(x).shape
+        if sizes[d]:
+            zero = const_like(s, 0)
+            starts = [remainder(negative(s), sizes[d]) if k == d else zero for k in range(len(sizes))]
+            x = dynamic_slice(concatenate_op(x, x, dimension=d), *starts, slice_sizes=sizes)
+    return x
 
 
 def resize(a: Any, new_shape: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,9 +18,11 @@ from mpiarray.core.value import aval_of
 from mpiarray.numpy.host import as_array
 from mpiarray.numpy.placing import made
 from mpiarray.numpy.promotion import add_leading, cast, join, operands
-from mpiarray.ops import linear
+from mpiarray.ops import complex_parts, linear
 from mpiarray.ops.bits import bitcast_convert_type
 from mpiarray.ops.placement import reshard
+from mpiarray.ops.shape import concatenate as concatenate_op
+from mpiarray.ops.shape import split as split_op
 from mpiarray.types import dtypes
 from mpiarray.types.sharding import NamedSharding
 
@@ -59,19 +62,19 @@ def one(name: str, x: Any) -> Any:
 
 
 def shape(a: Any) -> tuple[int, ...]:
-    """The sizes of the dims."""
-    return aval_of(*operands("shape", a)).shape
+    """The sizes of the dims; of nested lists, those that an array of them would have."""
+    return np.shape(a) if isinstance(a, (list, tuple)) else aval_of(*operands("shape", a)).shape
 
 
 def ndim(a: Any) -> int:
     """The number of dims."""
-    return aval_of(*operands("ndim", a)).ndim
+    return len(shape(a))
 
 
 def size(a: Any, axis: int | Sequence[int] | None = None) -> int:
     """The number of elements, or the size along the given axes."""
-    aval = aval_of(*operands("size", a))
-    return aval.size if axis is None else math.prod(aval.shape[d] for d in canonical_axes(axis, aval.ndim, "size"))
+    sizes = shape(a)
+    return math.prod(sizes if axis is None else (sizes[d] for d in canonical_axes(axis, len(sizes), "size")))
 
 
 # -- reshape ------------------------------------------------------------------------------------------------
@@ -314,18 +317,19 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
     """`x` converted to a dtype (None: float32).  A complex array loses its imaginary part with a warning."""
     (x,) = operands("astype", x)
     own = dtypes.requested(float if dtype is None else dtype, "astype")
-    out = convert(x, own)
+    if dtypes.is_complex(aval_of(x).dtype) and not dtypes.is_complex(own) and not dtypes.is_bool(own):
+        warnings.warn(
+            f"astype: casting {aval_of(x).str_short()} to {dtypes.name(own)} discards the imaginary part. Use `jnp.real`.",
+            np.exceptions.ComplexWarning,
+            stacklevel=dtypes.depth_of_user(),
+        )
+    out = cast(x, own)
     out = linear.copy(out) if copy and out is x else as_array(out)
     return (
         out
         if device is None
         else made("astype", aval_of(out).shape, lambda s: out if s is None else reshard(out, dst_sharding=s), device)
     )
-
-
-def convert(x: Any, dtype: Any) -> Any:
-    """`x` in a dtype, strong; complex to bool asks whether it is unequal to 0."""
-    return cast(x, dtype)
 
 
 def view(x: Any, dtype: Any = None) -> Any:
@@ -342,10 +346,19 @@ def view(x: Any, dtype: Any = None) -> Any:
             "view() of a 0d array can only change the dtype if the itemsize is unchanged: got "
             f"{aval.str_short()} and {own}"
         )
-    if dtypes.is_complex(own) or dtypes.is_complex(aval.dtype):
-        raise NotImplementedError(
-            f"view: {aval.str_short()} as {dtypes.name(own)} is not supported; use `jnp.real`, `jnp.imag` or "
-            "`lax.complex`"
+    if dtypes.is_complex(aval.dtype):
+        parts = [linear.expand_dims(f(x), (aval.ndim,)) for f in (complex_parts.real, complex_parts.imag)]
+        pairs = concatenate_op(*parts, dimension=aval.ndim)
+        return view(reshape(pairs, (*aval.shape[:-1], -1)) if aval.ndim else pairs, own)
+    if dtypes.is_complex(own):
+        real = dtypes.real_dtype(own)
+        if aval.dtype != real:
+            return view(view(x, real), own)
+        if aval.shape[-1] % 2:
+            raise ValueError(f"view: {aval.str_short()} as {dtypes.name(own)} needs an even last dimension")
+        pairs = reshape(x, (*aval.shape[:-1], -1, 2))
+        return complex_parts.complex_(
+            *(linear.squeeze(p, dimensions=(aval.ndim,)) for p in split_op(pairs, sizes=(1, 1), axis=aval.ndim))
         )
     if dtypes.is_bool(own) or dtypes.is_bool(aval.dtype):
         byte = np.dtype(np.uint8)

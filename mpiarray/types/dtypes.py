@@ -226,12 +226,12 @@ def requested(spec: Any, where: str) -> DType:
             f"{narrow.name}. To enable 64-bit dtypes, call config.update('jax_enable_x64', True) or set the "
             f"environment variable JAX_ENABLE_X64=1.",
             UserWarning,
-            stacklevel=_depth_of_user(),
+            stacklevel=depth_of_user(),
         )
     return narrow
 
 
-def _depth_of_user() -> int:
+def depth_of_user() -> int:
     """The `stacklevel` that makes a warning of the caller point to the line outside of the package."""
     package = __name__.partition(".")[0]
     frame, level = sys._getframe(1), 1

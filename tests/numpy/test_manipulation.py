@@ -165,3 +165,27 @@ def test_errors_say_what_is_wrong():
         jnp.concatenate([M, M[0]])
     with pytest.raises(TypeError, match=r"concatenat.*\(3, 4\), \(3, 2\)"):
         jnp.concatenate([M, M[:, :2]])
+
+
+def test_views_of_complex_numbers():
+    z = np.array([[1 + 2j, 3 - 4j]], np.complex64)
+    np.testing.assert_array_equal(np.asarray(jnp.asarray(z).view("float32")), z.view(np.float32))
+    np.testing.assert_array_equal(np.asarray(jnp.asarray(z).view("uint16")), z.view(np.uint16))
+    np.testing.assert_array_equal(np.asarray(jnp.asarray(z.view(np.float32)).view("complex64")), z)
+    with pytest.raises(ValueError, match="even"):
+        jnp.ones(3).view("complex64")
+    with pytest.warns(np.exceptions.ComplexWarning, match="discards the imaginary part"):
+        jnp.asarray(z).astype("float32")
+
+
+def test_rolls_by_traced_shifts():
+    by = jax.jit(lambda s: (jnp.roll(M, s), jnp.roll(M, s, 1), jnp.roll(M, s, (0, 1))))
+    for s in (0, 1, -5, 7):
+        same(by(s), (np.roll(M, s), np.roll(M, s, 1), np.roll(M, s, (0, 1))))
+    same(jax.jit(lambda s: jnp.roll(M, s, (0, 1)))(jnp.array([1, -2])), np.roll(M, (1, -2), (0, 1)))
+
+
+def test_shapes_of_lists():
+    assert jnp.shape([[1, 2], [3, 4]]) == (2, 2)
+    assert jnp.ndim([1, 2]) == 1
+    assert jnp.size([1, 2]) == 2
