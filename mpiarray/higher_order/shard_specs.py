@@ -51,9 +51,14 @@ def map_mesh(mesh: Any, args: Any) -> AbstractMesh:
 
 def manual_axes(mesh: AbstractMesh, names: frozenset[str]) -> tuple[str, ...]:
     """The axes that become manual, in mesh order."""
-    wanted = names or frozenset(a for a, t in zip(mesh.axis_names, mesh.axis_types) if t is not AxisType.Manual)
+    taken = {a for axis in state.mapped for a in axis.spec}  # enclosing vmaps' mapped dims are sharded over these
+    wanted = names or frozenset(a for a, t in zip(mesh.axis_names, mesh.axis_types) if t is not AxisType.Manual and a not in taken)
     if not wanted <= set(mesh.axis_names):
         raise ValueError(f"shard_map: axis_names={sorted(names)} needs to be a subset of the mesh's axis names {mesh.axis_names}")
+    if wanted & taken:
+        raise ValueError(
+            f"shard_map: axis {sorted(wanted & taken)[0]!r} cannot be marked as manual inside vmap: the mapped dimension is sharded over it; name the other axes"
+        )
     again = [a for a in mesh.axis_names if a in wanted and mesh.axis_type_of[a] is AxisType.Manual]
     if again:
         raise ValueError(f"shard_map: axis {again[0]!r} is already manual in {mesh}; name the other axes in axis_names")
