@@ -21,21 +21,23 @@ from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var, callee
 from mpiarray.core.op import Op
 from mpiarray.core.trace import Trace, Tracer, leaked, state
 from mpiarray.core.value import Literal, aval_of
-from mpiarray.errors import ConcretizationTypeError, TracerArrayConversionError, TracerBoolConversionError, TracerIntegerConversionError
+from mpiarray.errors import (
+    ConcretizationTypeError,
+)
 from mpiarray.higher_order.blocks import BlockPartitioner, block_program
 from mpiarray.higher_order.sub_mesh import SubMesh
-from mpiarray.numpy.array import Array
 from mpiarray.ops.manual import align
 from mpiarray.runtime.array import ArrayImpl
 from mpiarray.runtime.eager import compile_for, own_block
 from mpiarray.transforms.evaluate import eval_jaxpr
+from mpiarray.transforms.traced_array import TracedArray
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import Device
 from mpiarray.types.partition_spec import PartitionSpec as P
 from mpiarray.types.sharding import NamedSharding
 
 
-class ManualTracer(Array, Tracer):
+class ManualTracer(TracedArray):
     """One instance's block of a value, with its type.
 
     block  this rank's numpy block (on partial manual meshes: of the instance's value, which lies by `spec` over the other axes)
@@ -63,47 +65,17 @@ class ManualTracer(Array, Tracer):
     def __format__(self, spec: str) -> str:
         return format(str(self), spec)
 
+    def _why(self) -> str:
+        varies = f", and varies over {sorted(self.aval.vma)}" if self.aval.vma else ""
+        return (
+            f"The value is one instance's block inside shard_map, of type {self.aval.str_short()}{varies}: instances could disagree. Keep it an array, "
+            "make it invariant with `lax.psum` or `lax.pmax`, or return it and read it outside."
+        )
+
     def __bool__(self) -> bool:
         if self.owner.check_vma and not self.aval.vma and self.aval.size == 1:
             return bool(self._value().reshape(())[()])
-        raise TracerBoolConversionError(
-            f"Attempted boolean conversion of traced array with shape {self.aval.short()} inside shard_map: instances could disagree"
-            + (f", since it varies over {sorted(self.aval.vma)}" if self.aval.vma else "")
-            + ". Use `jnp.where` or `lax.cond`, or make it invariant with `lax.psum` or `lax.pmax`."
-        )
-
-    def _concretize(self, what: str) -> Any:
-        raise ConcretizationTypeError(
-            f"Abstract tracer value encountered where concrete value is expected: {what} of a value of type {self.aval.str_short()} inside shard_map. "
-            "Keep it an array, or return it and read it outside."
-        )
-
-    def __float__(self) -> float:
-        return self._concretize("`float()`")
-
-    def __int__(self) -> int:
-        return self._concretize("`int()`")
-
-    def __complex__(self) -> complex:
-        return self._concretize("`complex()`")
-
-    def item(self, *args: Any) -> Any:
-        return self._concretize("`.item()`")
-
-    def tolist(self) -> Any:
-        return self._concretize("`.tolist()`")
-
-    def __index__(self) -> int:
-        raise TracerIntegerConversionError(
-            f"The __index__() method was called on a value of type {self.aval.str_short()} inside shard_map. Use `lax.dynamic_slice`; "
-            "`lax.axis_size` is a plain int."
-        )
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        raise TracerArrayConversionError(
-            f"The numpy.ndarray conversion method __array__() was called on a value of type {self.aval.str_short()} inside shard_map. Use the "
-            "functions of `mpiarray.numpy` instead of numpy's."
-        )
+        return super().__bool__()
 
 
 Entry = tuple[Callable[..., Any], tuple[ShapedArray, ...], tuple[P, ...]]

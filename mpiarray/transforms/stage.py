@@ -18,14 +18,8 @@ from mpiarray.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var
 from mpiarray.core.op import Op
 from mpiarray.core.trace import Trace, current, leaked, state
 from mpiarray.core.value import Literal, Value, aval_of
-from mpiarray.errors import (
-    ConcretizationTypeError,
-    TracerArrayConversionError,
-    TracerBoolConversionError,
-    TracerIntegerConversionError,
-)
-from mpiarray.numpy.array import Array
 from mpiarray.ops.manual import align
+from mpiarray.transforms.traced_array import TracedArray
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import AbstractMesh
 from mpiarray.types.sharding import NamedSharding
@@ -33,10 +27,12 @@ from mpiarray.types.sharding import NamedSharding
 _PACKAGE = __name__.partition(".")[0]
 
 
-class JitTracer(Array, core_trace.Tracer):
+class JitTracer(TracedArray):
     """Stands for a value while a function is staged: a type and a variable, no data."""
 
     __slots__ = ("aval", "owner", "variable")
+
+    owner: StageTrace
 
     def __init__(self, trace: StageTrace, aval: ShapedArray, var: Atom):
         self.owner = trace
@@ -48,46 +44,10 @@ class JitTracer(Array, core_trace.Tracer):
 
     __str__ = __repr__
 
-    def _in_words(self) -> str:
-        return f"The value has type {self.aval.str_short()} in the function {self.owner.name!r} that is being traced"
-
-    def __bool__(self) -> bool:
-        raise TracerBoolConversionError(
-            f"Attempted boolean conversion of traced array with shape {self.aval.short()}. {self._in_words()}: a Python branch cannot depend "
-            "on it. Use `jnp.where`, `lax.cond` or mark the argument static with `static_argnums`."
-        )
-
-    def _concretize(self, what: str) -> Any:
-        raise ConcretizationTypeError(
-            f"Abstract tracer value encountered where concrete value is expected: {what} of traced array with shape {self.aval.short()}. "
-            f"{self._in_words()}. Keep it an array, or mark the argument static with `static_argnums`."
-        )
-
-    def __float__(self) -> float:
-        return self._concretize("`float()`")
-
-    def __int__(self) -> int:
-        return self._concretize("`int()`")
-
-    def __complex__(self) -> complex:
-        return self._concretize("`complex()`")
-
-    def item(self, *args: Any) -> Any:
-        return self._concretize("`.item()`")
-
-    def tolist(self) -> Any:
-        return self._concretize("`.tolist()`")
-
-    def __index__(self) -> int:
-        raise TracerIntegerConversionError(
-            f"The __index__() method was called on traced array with shape {self.aval.short()}: a Python index or range cannot depend on it. "
-            f"{self._in_words()}. Use `lax.dynamic_slice`, `lax.fori_loop` or mark the argument static with `static_argnums`."
-        )
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        raise TracerArrayConversionError(
-            f"The numpy.ndarray conversion method __array__() was called on traced array with shape {self.aval.short()}. "
-            f"{self._in_words()}. Use the functions of `mpiarray.numpy` instead of numpy's."
+    def _why(self) -> str:
+        return (
+            f"The value has type {self.aval.str_short()} in the function {self.owner.name!r} that is being traced; keep it an array, or mark the "
+            "argument that it depends on static with `static_argnums`."
         )
 
 
