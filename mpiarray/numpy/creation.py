@@ -12,13 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from mpiarray.core.trace import is_evaluating
+from mpiarray.core.plan import mesh_order
+from mpiarray.core.trace import is_evaluating, state
 from mpiarray.core.value import Literal, Value, aval_of, literal
 from mpiarray.numpy.host import as_array, from_host, place
 from mpiarray.numpy.placing import made
 from mpiarray.numpy.promotion import add_leading, broadcast_operands, cast, check_arraylike, joined_shape
 from mpiarray.ops.linear import broadcast_in_dim, full_of
 from mpiarray.ops.linear import copy as copy_op
+from mpiarray.ops.manual import pvary
 from mpiarray.ops.placement import reshard
 from mpiarray.ops.shape import concatenate
 from mpiarray.types import dtypes
@@ -153,6 +155,9 @@ def _like(name: str, a: Any, value: Any, dtype: Any, shape: Any, device: Any, ou
         return filled(fill, sizes, sharding) if isinstance(fill, Literal) else _spread(fill, sizes, sharding, name)
 
     out = made(name, sizes, make, device, out_sharding)
+    varying = like.vma - aval_of(out).vma
+    if varying and shape is None:  # inside shard_map: it varies over what `a` varies over
+        return pvary(out, axes=mesh_order(state.abstract_mesh, varying))
     if shape is not None and device is None and out_sharding is None and is_evaluating():
         where = getattr(a, "sharding", None)
         if (
