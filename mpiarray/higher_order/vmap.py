@@ -13,7 +13,7 @@ from typing import Any
 
 from mpiarray.core.plan import entry
 from mpiarray.core.trace import state
-from mpiarray.core.value import Value, aval_of
+from mpiarray.core.value import Literal, Value, aval_of
 from mpiarray.higher_order.arguments import leaf_path, operand
 from mpiarray.higher_order.jit_function import flatten_result, fun_name
 from mpiarray.numpy.host import as_array
@@ -170,7 +170,7 @@ class _Call:
                     f"vmap of {self.name} got axis spec None but output was batched on axis {dim}: out_axes is None for a result of type "
                     f"{aval_of(x).str_short()} that differs between examples. Say where the mapped dim goes, or reduce over it."
                 )
-            return as_array(x)
+            return as_array(x) if isinstance(x, Literal) else x
         ndim = aval_of(x).ndim + (dim is None)
         if not -ndim <= target < ndim:
             raise ValueError(f"vmap of {self.name}: axis {target} in out_axes is out of bounds for a result of dimension {ndim}")

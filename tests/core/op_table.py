@@ -520,6 +520,9 @@ COLLECTIVES = {
 ELSEWHERE = {
     "jit": "carries a jaxpr: tests/higher_order",
     "shard_map": "carries a jaxpr: tests/higher_order",
+    "scan": "carries a jaxpr: tests/higher_order/test_control_flow",
+    "while": "carries jaxprs: tests/higher_order/test_control_flow",
+    "cond": "carries jaxprs: tests/higher_order/test_control_flow",
     "custom_jvp_call": "carries a jaxpr: tests/transforms/test_custom_derivatives",
     "custom_vjp_call": "carries a jaxpr: tests/transforms/test_custom_derivatives",
     "custom_lin": "stands for tangents until they are transposed: tests/transforms/test_custom_derivatives",
