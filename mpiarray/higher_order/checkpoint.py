@@ -23,6 +23,7 @@ from mpiarray.ops.select import optimization_barrier
 from mpiarray.transforms.batching import call_batch
 from mpiarray.transforms.calls import call_jvp, call_transpose
 from mpiarray.transforms.evaluate import Derived, DerivedCache, dead_code, eval_jaxpr
+from mpiarray.transforms.interning import intern
 from mpiarray.transforms.partial_eval import PartialTrace, partial_eval_jaxpr
 from mpiarray.transforms.stage import trace_to_jaxpr
 from mpiarray.types import tree
@@ -80,7 +81,7 @@ def checkpoint(
         leaves, structure = flatten_call(name, dynamic, named)
         staged = traced.stage(fixed, [aval_of(x) for x in leaves], structure)
         outs = remat(
-            *staged.consts, *leaves, jaxpr=called(staged), prevent_cse=prevent_cse, differentiated=False, policy=policy
+            *staged.consts, *leaves, jaxpr=intern(called(staged)), prevent_cse=prevent_cse, differentiated=False, policy=policy
         )
         return tree.unflatten(staged.out_tree, outs)
 

@@ -20,6 +20,7 @@ from mpiarray.higher_order.custom_rules import Keyed, VjpRule, custom_jvp_call, 
 from mpiarray.higher_order.jit_function import flatten_result, fun_name
 from mpiarray.ops.linear import add_any, tangent_aval
 from mpiarray.transforms.evaluate import eval_jaxpr, without_constants
+from mpiarray.transforms.interning import intern
 from mpiarray.transforms.stage import trace_to_jaxpr
 from mpiarray.transforms.tangents import as_value, filled, instantiate, is_float0, shown
 from mpiarray.types import tree
@@ -43,7 +44,7 @@ class _Ruled(RuledFunction):
 
     def staged(self, args: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
         closed = trace_to_jaxpr(lambda *xs: self.run(xs), [aval_of(x) for x in args], name=self.name)
-        return without_constants(closed), closed.consts
+        return intern(closed), closed.consts
 
 
 # -- custom_jvp ------------------------------------------------------------------------------------------------

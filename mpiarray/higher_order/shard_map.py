@@ -25,6 +25,7 @@ from mpiarray.higher_order.shard_map_op import shard_map_op
 from mpiarray.runtime.array import ArrayImpl
 from mpiarray.runtime.placed import placed
 from mpiarray.runtime.transfer import move
+from mpiarray.transforms.interning import intern
 from mpiarray.transforms.stage import trace_to_jaxpr
 from mpiarray.types import tree
 from mpiarray.types.aval import ShapedArray
@@ -210,7 +211,7 @@ class _Call:
         consts = [specs.closed_constant(self, c) for c in jaxpr.consts]
         inner = jaxpr.jaxpr.replace(constvars=(), invars=(*jaxpr.jaxpr.constvars, *jaxpr.jaxpr.invars))
         outs = shard_map_op(
-            *consts, *self.leaves, jaxpr=specs.closed(inner), mesh=self.outer, newly_manual_axes=frozenset(self.manual), check_vma=self.check_vma,
+            *consts, *self.leaves, jaxpr=intern(specs.closed(inner)), mesh=self.outer, newly_manual_axes=frozenset(self.manual), check_vma=self.check_vma,
             in_specs=(*(P() for _ in consts), *self.in_specs), out_specs=tuple(out_specs),
         )  # fmt: skip
         return tree.unflatten(structure, outs)
