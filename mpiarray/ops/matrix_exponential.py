@@ -121,12 +121,13 @@ def _frechet_impl(a: Any, e: Any, *, max_squarings: int) -> np.ndarray:
 
 
 def _frechet_jvp(op: Op, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
-    """In the direction it is linear; in the matrix its derivative is a block of a larger one."""
+    """In the direction it is linear; in the matrix its derivative is a block of a larger one, of which `da` is the direction, since
+    second derivatives are symmetric and only the direction can be transposed."""
     (a, e), (da, de) = primals, tangents
     out = op(a, e, **params)
     terms = [] if isinstance(de, Zero) else [op(a, de, **params)]
     if not isinstance(da, Zero):
-        terms.append(_corner(op(_blocks(a, instantiate(da)), _blocks(e, None), **params)))
+        terms.append(_corner(op(_blocks(a, e), _blocks(instantiate(da), None), **params)))
     return out, add_tangents(terms, out.aval)
 
 
