@@ -2,6 +2,8 @@
 
 Flops: a dot counts 2 per multiply-add, an elementwise op or reduction 1 per element of its larger side.  Bytes accessed:
 operands and results of every step.  Communication per rank by the usual algorithms (ring, recursive doubling).
+A scan costs its body as often as it is long; a while loop, whose length nobody knows, costs its condition and body once;
+a conditional costs its most expensive branch.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mpiarray.compiler.program import Program
-from mpiarray.core.jaxpr import Eqn, Jaxpr
+from mpiarray.core.jaxpr import Eqn, Jaxpr, subjaxprs
 from mpiarray.core.value import Literal
 from mpiarray.types import dtypes
 
@@ -27,6 +29,15 @@ class Cost:
     communication_messages: float = 0.0
     by_collective: Counter[str] = field(default_factory=Counter)
     by_axes: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Cost, times: int) -> None:
+        """Add another program's cost, `times` times."""
+        self.flops += times * other.flops
+        self.bytes_accessed += times * other.bytes_accessed
+        self.communication_bytes += times * other.communication_bytes
+        self.communication_messages += times * other.communication_messages
+        for own, more in ((self.by_collective, other.by_collective), (self.by_axes, other.by_axes)):
+            own.update({name: times * moved for name, moved in more.items()})
 
     def as_dict(self) -> dict[str, float]:
         out = {
@@ -55,9 +66,20 @@ class Memory:
 def program_cost(program: Program) -> Cost:
     """The cost of a lowered program."""
     assert program.local is not None, "only partitioned programs have a cost"
+    return _cost(program.local.jaxpr)
+
+
+def _cost(jaxpr: Jaxpr) -> Cost:
     cost = Cost()
-    for eqn in program.local.jaxpr.eqns:
-        _add(cost, eqn)
+    for eqn in jaxpr.eqns:
+        inner = [_cost(body) for body in subjaxprs(eqn.params)]
+        if not inner:
+            _add(cost, eqn)
+        elif "branches" in eqn.params:
+            cost.add(max(inner, key=lambda branch: (branch.communication_bytes, branch.flops, branch.bytes_accessed)), 1)
+        else:
+            for body in inner:
+                cost.add(body, eqn.params.get("length", 1))
     return cost
 
 
@@ -116,18 +138,28 @@ def communication(eqn: Eqn, block: int) -> tuple[float, float]:
 def program_memory(program: Program) -> Memory:
     """Arguments, results and the largest sum of live temporaries, from the order of the steps."""
     assert program.local is not None, "only partitioned programs have a memory"
-    jaxpr: Jaxpr = program.local.jaxpr
-    outs = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+    jaxpr = program.local.jaxpr
+    outs = _results(jaxpr)
+    return Memory(sum(nbytes(v.aval) for v in jaxpr.invars), sum(nbytes(v.aval) for v in outs), _most_alive(jaxpr))
+
+
+def _results(jaxpr: Jaxpr) -> set[Any]:
+    return {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+
+
+def _most_alive(jaxpr: Jaxpr) -> int:
+    """Bytes of temporaries at the worst moment; while a body runs, its temporaries and results are alive as well."""
     last: dict[Any, int] = {}
     for k, eqn in enumerate(jaxpr.eqns):
         for v in (*eqn.invars, *eqn.outvars):
             if not isinstance(v, Literal):
                 last[v] = k
-    kept = outs | {*jaxpr.invars, *jaxpr.constvars}
+    kept = _results(jaxpr) | {*jaxpr.invars, *jaxpr.constvars}
     live = most = 0
     for k, eqn in enumerate(jaxpr.eqns):
         live += sum(nbytes(v.aval) for v in eqn.outvars if v not in kept)
-        most = max(most, live)
+        bodies = (_most_alive(body) + sum(nbytes(v.aval) for v in _results(body)) for body in subjaxprs(eqn.params))
+        most = max(most, live + max(bodies, default=0))
         used = {v for v in (*eqn.invars, *eqn.outvars) if not isinstance(v, Literal)}
         live -= sum(nbytes(v.aval) for v in used if last[v] == k and v not in kept)
-    return Memory(sum(nbytes(v.aval) for v in jaxpr.invars), sum(nbytes(v.aval) for v in outs), most)
+    return most

@@ -134,3 +134,27 @@ def test_memory_of_values_that_live_long():
 
     memory = compiled(mesh, f, struct(mesh, (80,), "x")).memory_analysis()
     assert memory.temp_size_in_bytes == 3 * 10 * F32
+
+
+def test_loops_and_conditionals_cost_their_bodies():
+    mesh = mesh_of(x=8)
+    x = struct(mesh, (80, 10), "x")
+    block, row = 10 * 10 * F32, 10 * F32
+
+    @jax.shard_map(in_specs=P("x"), out_specs=P("x"), mesh=mesh)
+    def shifted(x):
+        return jax.lax.ppermute(x, "x", [(i, (i + 1) % 8) for i in range(8)])
+
+    def repeated(x):
+        return jax.lax.scan(lambda c, _: (shifted(jnp.sin(c)), c.sum()), x, None, length=5)[0]
+
+    made = compiled(mesh, repeated, x)
+    cost = made.cost_analysis()
+    assert cost["communication bytes collective-permute"] == 5 * block
+    assert cost["communication messages"] == 5 * (1 + 2 * math.log2(8))
+    assert made.memory_analysis().temp_size_in_bytes >= 2 * block  # what the body makes, besides the carry
+
+    branches = jax.jit(lambda i, x: jax.lax.cond(i > 0, lambda x: jnp.sin(x).sum(0), lambda x: jnp.zeros(10), x))
+    with jax.sharding.use_abstract_mesh(mesh):
+        cost = branches.lower(jax.ShapeDtypeStruct((), "int32"), x).compile().cost_analysis()
+    assert cost["communication bytes all-reduce"] == pytest.approx(2 * row * 7 / 8)
