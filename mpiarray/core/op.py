@@ -132,6 +132,7 @@ class Op:
     batch: Rule
     partial_sums: Rule
     vma: Rule
+    partial_eval: Rule | None
     hlo_name: str
     effects: bool
     inlines: bool

@@ -27,14 +27,17 @@ def by_position(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     bound.apply_defaults()
     if bound.kwargs:
         raise TypeError(
-            f"The following keyword arguments could not be resolved to positions: {', '.join(bound.kwargs)}, in a call of {fun!r}: functions with "
+            f"The following keyword arguments could not be resolved to positions: {', '.join(bound.kwargs)}, in a "
+            f"call of {fun!r}: functions with "
             "custom derivative rules take positional arguments"
         )
     return tuple(bound.args)
 
 
 class Fixed:
-    """The arguments that a rule does not differentiate by: (position, value) pairs; equal when the values are the same objects."""
+    """The arguments that a rule does not differentiate by: (position, value) pairs; equal when the values are the
+    same objects.
+    """
 
     def __init__(self, items: Sequence[tuple[int, Any]]):
         self.items = tuple(items)

@@ -2,7 +2,8 @@
 
 Under differentiation such a function becomes two things: its results, computed as usual, and a `remat2` equation on the
 way back that holds the whole derivative, forward part included, with the function's inputs as its only residuals (and
-what a policy says to keep).  An optimization barrier at its entry keeps the compiler from merging both computations again.
+what a policy says to keep).  An optimization barrier at its entry keeps the compiler from merging both computations
+again.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ def checkpoint(
 ) -> Any:
     """`fun`, whose inner values are computed again in the backward pass.
 
-    policy: which values to keep all the same, `policy(primitive, *types, **params) -> bool`; see `jax.checkpoint_policies`.  prevent_cse: keep the
-    compiler from merging both computations.  static_argnums, static_argnames: arguments that are no arrays; hashable.
-    Without `fun`: a decorator.  Collectives in `fun` run again in the backward pass, on every rank.
+    policy: which values to keep all the same, `policy(primitive, *types, **params) -> bool`; see
+    `jax.checkpoint_policies`.  prevent_cse: keep the compiler from merging both computations.
+    static_argnums, static_argnames: arguments that are no arrays; hashable.  Without `fun`: a decorator.
+    Collectives in `fun` run again in the backward pass, on every rank.
     """
     if fun is None:
         return functools.partial(
@@ -81,7 +83,12 @@ def checkpoint(
         leaves, structure = flatten_call(name, dynamic, named)
         staged = traced.stage(fixed, [aval_of(x) for x in leaves], structure)
         outs = remat(
-            *staged.consts, *leaves, jaxpr=intern(called(staged)), prevent_cse=prevent_cse, differentiated=False, policy=policy
+            *staged.consts,
+            *leaves,
+            jaxpr=intern(called(staged)),
+            prevent_cse=prevent_cse,
+            differentiated=False,
+            policy=policy,
         )
         return tree.unflatten(staged.out_tree, outs)
 
@@ -127,7 +134,9 @@ def _partial_eval(
 
 
 class _Split:
-    """known: (*consts, *known inputs) -> (*known results, *kept).  unknown: (*consts, *kept, *used known inputs, *unknown inputs) -> unknown results."""
+    """known: (*consts, *known inputs) -> (*known results, *kept).  unknown: (*consts, *kept, *used known inputs,
+    *unknown inputs) -> unknown results.
+    """
 
     def __init__(
         self,
@@ -182,7 +191,9 @@ def _make_split(closed: ClosedJaxpr, unknown: tuple[bool, ...], policy: Policy |
 
 
 def _sorted_out(closed: ClosedJaxpr, unknown: tuple[bool, ...]) -> tuple[Derived, tuple[bool, ...]]:
-    """The jaxpr without nested calls, in which every equation is known or not as a whole, and which results are known."""
+    """The jaxpr without nested calls, in which every equation is known or not as a whole, and which results are
+    known.
+    """
     run = partial(eval_jaxpr, closed.jaxpr, closed.consts, inlined={jit_op})
     name = closed.jaxpr.debug_name
     flat = Derived(trace_to_jaxpr(lambda *xs: run(xs), closed.in_avals, name=name, record_source=False))

@@ -109,5 +109,7 @@ def save_and_offload_only_these_names(
 
 
 def offload_dot_with_no_batch_dims(offload_src: str, offload_dst: str) -> Policy:
-    """Keep the results of matrix products without batch dims; there is one kind of memory here, so that nothing is moved."""
+    """Keep the results of matrix products without batch dims; there is one kind of memory here, so that nothing is
+    moved.
+    """
     return dots_with_no_batch_dims_saveable

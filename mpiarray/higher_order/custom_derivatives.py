@@ -1,7 +1,7 @@
 """`custom_jvp`, `custom_vjp`, `custom_gradient`: functions with derivative rules that the user writes.
 
-Called without derivatives such a function just runs.  Under `grad`, `jvp` and the like its rules are used instead of those of the
-ops in it; under `jit` it becomes an equation that carries both.
+Called without derivatives such a function just runs.  Under `grad`, `jvp` and the like its rules are used instead of
+those of the ops in it; under `jit` it becomes an equation that carries both.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Ruled(RuledFunction):
 # -- custom_jvp ------------------------------------------------------------------------------------------------
 
 
-class custom_jvp:  # noqa: N801, a decorator
+class custom_jvp:
     """A function with a jvp rule of its own.
 
     nondiff_argnums: positions of arguments that are not differentiated by; the rule gets them first.
@@ -85,7 +85,9 @@ class custom_jvp:  # noqa: N801, a decorator
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
-        """One rule per argument: `jvp(tangent, result, *primals) -> contribution to the result's tangent`; None where it is zero."""
+        """One rule per argument: `jvp(tangent, result, *primals) -> contribution to the result's tangent`; None
+        where it is zero.
+        """
         if self.nondiff_argnums:
             raise TypeError("Can't use ``defjvps`` with ``nondiff_argnums``.")
 
@@ -148,17 +150,20 @@ class UserJvp(Keyed):
         rule = f"Custom JVP rule {fun_name(self.jvp)} for function {call.name}"
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TypeError(
-                f"{rule} must produce a pair (list or tuple of length two) representing primal and tangent outputs, but got {pair!r}."
+                f"{rule} must produce a pair (list or tuple of length two) representing primal and tangent outputs, "
+                f"but got {pair!r}."
             )
         outs, out_tree = flatten_result(call.name, pair[0])
         out_ts, other = tree.flatten(pair[1])
         if out_tree != other:
             raise TypeError(
-                f"{rule} must produce primal and tangent outputs with equal container (pytree) structures, but got {out_tree} and {other} respectively."
+                f"{rule} must produce primal and tangent outputs with equal container (pytree) structures, but got "
+                f"{out_tree} and {other} respectively."
             )
         if call.out_tree is not None and call.out_tree != out_tree:
             raise TypeError(
-                f"{rule} must produce a primal output with the structure of the function's result, {call.out_tree}, but got {out_tree}."
+                f"{rule} must produce a primal output with the structure of the function's result, {call.out_tree}, "
+                f"but got {out_tree}."
             )
         call.out_tree = out_tree
         values = [as_value(x) for x in outs]
@@ -172,7 +177,8 @@ def _checked_tangent(rule: str, aval: ShapedArray, t: Any) -> Any:
     t = as_value(t)
     if t.aval.shape != want.shape or t.aval.dtype != want.dtype:
         raise TypeError(
-            f"{rule} must produce primal and tangent outputs with corresponding shapes and dtypes. Expected {want.str_short()} (tangent type of {aval.str_short()}) but got "
+            f"{rule} must produce primal and tangent outputs with corresponding shapes and dtypes. Expected "
+            f"{want.str_short()} (tangent type of {aval.str_short()}) but got "
             f"{t.aval.str_short()}."
         )
     return t
@@ -190,7 +196,7 @@ def _argnums(fun: Callable[..., Any], nums: Sequence[int], names: Sequence[str])
 # -- custom_vjp --------------------------------------------------------------------------------------------------
 
 
-class custom_vjp:  # noqa: N801, a decorator
+class custom_vjp:
     """A function with reverse derivative rules of its own.
 
     nondiff_argnums: positions of arguments that are not differentiated by; `bwd` gets them first.
@@ -198,7 +204,7 @@ class custom_vjp:  # noqa: N801, a decorator
         @jax.custom_vjp
         def f(x, y): ...
 
-        f.defvjp(fwd, bwd)   # fwd(x, y) -> (result, residuals);  bwd(residuals, cotangent) -> (cotangent of x, cotangent of y)
+        f.defvjp(fwd, bwd)   # fwd(x, y) -> (result, residuals);  bwd(residuals, ct) -> (ct of x, ct of y)
     """
 
     def __init__(
@@ -269,12 +275,14 @@ class UserVjp(VjpRule):
         rule = f"Custom VJP fwd rule {fun_name(self.fwd)} for function {call.name}"
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TypeError(
-                f"{rule} must produce a pair (list or tuple of length two) where the first element represents the primal output, but got {pair!r}."
+                f"{rule} must produce a pair (list or tuple of length two) where the first element represents the "
+                f"primal output, but got {pair!r}."
             )
         outs, out_tree = flatten_result(call.name, pair[0])
         if call.out_tree is not None and call.out_tree != out_tree:
             raise TypeError(
-                f"{rule} must produce a primal output with the structure of the function's result, {call.out_tree}, but got {out_tree}."
+                f"{rule} must produce a primal output with the structure of the function's result, {call.out_tree}, "
+                f"but got {out_tree}."
             )
         call.out_tree = out_tree
         residuals, residual_tree = tree.flatten(pair[1])
@@ -307,7 +315,8 @@ class UserBackward(Keyed):
         if not isinstance(found, tuple) or len(found) != len(args):
             got = f"a tuple of length {len(found)}" if isinstance(found, tuple) else f"{found!r} of type {type(found)}"
             raise TypeError(
-                f"{what} must produce a tuple of length equal to the primal args tuple, which has {len(args)} entries, but got {got}."
+                f"{what} must produce a tuple of length equal to the primal args tuple, which has {len(args)} "
+                f"entries, but got {got}."
             )
         flat: list[Any] = []
         for n, (ct, arg) in enumerate(zip(found, args, strict=True)):
@@ -325,8 +334,10 @@ class UserBackward(Keyed):
             return tree.flatten_prefix(ct, arg, what=f"output[{n}]", is_leaf=lambda c: c is None)
         except ValueError as e:
             raise TypeError(
-                f"{what} must produce an output with the same container (pytree) structure as the args tuple of the primal function, and in particular must produce a tuple of "
-                f"length equal to it, but output[{n}] has structure {tree.structure(ct)} for an argument of structure {tree.structure(arg)}: {e}"
+                f"{what} must produce an output with the same container (pytree) structure as the args tuple of the "
+                "primal function, and in particular must produce a tuple of "
+                f"length equal to it, but output[{n}] has structure {tree.structure(ct)} for an argument of "
+                f"structure {tree.structure(arg)}: {e}"
             ) from None
 
     def _checked(self, what: str, k: int, ct: Any, aval: ShapedArray) -> Any:
@@ -336,7 +347,8 @@ class UserBackward(Keyed):
         ct = as_value(ct)
         if ct.aval.shape != want.shape or ct.aval.dtype != want.dtype:
             raise ValueError(
-                f"{what} must produce an output with the same type as the args tuple of the primal function, but at output[{k}] the bwd rule produced an output of type "
+                f"{what} must produce an output with the same type as the args tuple of the primal function, but at "
+                f"output[{k}] the bwd rule produced an output of type "
                 f"{ct.aval.str_short()} corresponding to an input of type {aval.str_short()}."
             )
         return ct
@@ -361,9 +373,11 @@ class _Pullback:
 
 
 def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that returns (result, backward function) as one that returns the result and is differentiated by the other.
+    """A function that returns (result, backward function) as one that returns the result and is differentiated by the
+    other.
 
-    The backward function takes a cotangent of the result and returns the tuple of cotangents of the arguments (one, for one argument).
+    The backward function takes a cotangent of the result and returns the tuple of cotangents of the arguments (one,
+    for one argument).
     """
 
     @custom_vjp

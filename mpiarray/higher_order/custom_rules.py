@@ -1,10 +1,12 @@
-"""Ops that carry a function together with derivative rules that a user wrote for it: `custom_jvp_call`, `custom_vjp_call`, and
-`custom_lin`, which stands for the tangents of a `custom_vjp` function until they are transposed.
+"""Ops that carry a function together with derivative rules that a user wrote for it: `custom_jvp_call`,
+`custom_vjp_call`, and `custom_lin`, which stands for the tangents of a `custom_vjp` function until they are
+transposed.
 
 Rules are objects on flat values.  Equal ones compare equal, so that programs that carry them are found again.
 
     JvpRule   rule(primals, tangents) -> (results, their tangents)
-    VjpRule   rule.forward(primals) -> (results, residuals, backward);  backward(residuals, cotangents) -> cotangents of the primals
+    VjpRule   rule.forward(primals) -> (results, residuals, backward);  backward(residuals, cotangents) -> cotangents
+    of the primals
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class Keyed:
     key: tuple[Any, ...]
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.key == other.key  # type: ignore[attr-defined]
+        return type(self) is type(other) and self.key == other.key
 
     def __hash__(self) -> int:
         return hash((type(self), self.key))
@@ -246,7 +248,8 @@ custom_vjp_call = define(
 def _no_forward(*args: Any, backward: Any = None, **params: Any) -> Any:
     name = getattr(backward, "described", "")
     raise TypeError(
-        f"can't apply forward-mode autodiff (jvp) to a custom_vjp function{name}: its rules only say how cotangents go backwards. Use `jax.custom_jvp` instead."
+        f"can't apply forward-mode autodiff (jvp) to a custom_vjp function{name}: its rules only say how cotangents "
+        "go backwards. Use `jax.custom_jvp` instead."
     )
 
 

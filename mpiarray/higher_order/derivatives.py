@@ -1,7 +1,7 @@
 """`jvp`, `vjp`, `linearize`, `linear_transpose`, `grad`, `value_and_grad`: derivatives of functions of trees of arrays.
 
-Jacobians stand in `jacobians.py`.  None of these functions communicates more than the function and its derivative do; all
-ranks that run the function must call them.
+Jacobians stand in `jacobians.py`.  None of these functions communicates more than the function and its derivative do;
+all ranks that run the function must call them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def flatten_args(name: str, args: Any) -> tuple[list[Any], Any]:
     return [
         x
         if isinstance(x, Value) and not isinstance(x, Literal)
-        else operand(x, name, lambda i=i: leaf_path(args, {}, i))
+        else operand(x, name, functools.partial(leaf_path, args, {}, i))
         for i, x in enumerate(leaves)
     ], structure
 
@@ -54,7 +54,8 @@ class Flat:
         if self.has_aux:
             if not isinstance(out, (tuple, list)) or len(out) != 2:
                 raise TypeError(
-                    f"expected function with aux output to return a two-element tuple, but got type {type(out)} with value {out!r}, in {self.what}"
+                    f"expected function with aux output to return a two-element tuple, but got type {type(out)} with "
+                    f"value {out!r}, in {self.what}"
                 )
             out, aux = out
         outs, self.out_tree = flatten_result(fun_name(self.fun), out)
@@ -72,13 +73,15 @@ def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = Fa
     """
     if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
         raise TypeError(
-            f"primal and tangent arguments to jax.jvp must be tuples or lists; found {type(primals).__name__} and {type(tangents).__name__}."
+            f"primal and tangent arguments to jax.jvp must be tuples or lists; found {type(primals).__name__} and "
+            f"{type(tangents).__name__}."
         )
     xs, structure = flatten_args("jvp", tuple(primals))
     ts, other = tree.flatten(tuple(tangents))
     if structure != other:
         raise TypeError(
-            f"primal and tangent arguments to jax.jvp must have the same tree structure; primals have tree structure {structure} whereas tangents have {other}."
+            "primal and tangent arguments to jax.jvp must have the same tree structure; primals have tree structure "
+            f"{structure} whereas tangents have {other}."
         )
     ts = [_tangent(x, t) for x, t in zip(xs, ts)]
     flat = Flat(fun, structure, has_aux, "jvp")
@@ -101,18 +104,22 @@ def _tangent(x: Any, t: Any) -> Any:
     dtype = t.dtype if hasattr(t, "dtype") else dtypes.dtype_of(t)[0]
     if dtype != want.dtype:
         raise TypeError(
-            "primal and tangent arguments to jax.jvp do not match; dtypes must be equal, or in case of int/bool primal dtype the tangent dtype must be float0. "
-            f"Got primal dtype {aval_of(x).dtype} and so expected tangent dtype {dtypes.name(want.dtype)}, but got tangent dtype {dtype} instead."
+            "primal and tangent arguments to jax.jvp do not match; dtypes must be equal, or in case of int/bool "
+            "primal dtype the tangent dtype must be float0. "
+            f"Got primal dtype {aval_of(x).dtype} and so expected tangent dtype {dtypes.name(want.dtype)}, but got "
+            f"tangent dtype {dtype} instead."
         )
     if np.shape(t) != want.shape:
         raise ValueError(
-            f"jvp called with different primal and tangent shapes; Got primal shape {want.shape} and tangent shape as {np.shape(t)}"
+            f"jvp called with different primal and tangent shapes; Got primal shape {want.shape} and tangent shape "
+            f"as {np.shape(t)}"
         )
     return Zero(want) if is_float0(want) else operand(t, "jvp", lambda: "tangents")
 
 
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """`(fun(*primals), f_jvp)`: the value, and its derivative as a linear function of tangents that does not run `fun` again.
+    """`(fun(*primals), f_jvp)`: the value, and its derivative as a linear function of tangents that does not run
+    `fun` again.
 
     has_aux: `fun` returns (result, aux), and aux comes third.
     """
@@ -128,7 +135,8 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
         for t, aval in zip(ts, program.in_avals):
             if aval_of_tangent(t) != _key(tangent_aval(aval)):
                 raise ValueError(
-                    f"linearized function called on tangent values inconsistent with the original primal values: got tangent {_named(t)} for primal {aval.str_short()}"
+                    "linearized function called on tangent values inconsistent with the original primal values: got "
+                    f"tangent {_named(t)} for primal {aval.str_short()}"
                 )
         live = [
             t if is_float0(tangent_aval(a)) else operand(t, "linearize", lambda: "tangents")
@@ -168,7 +176,8 @@ def _linearized(
 
 
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Any = ()) -> Any:
-    """`(fun(*primals), f_vjp)`: the value, and the function from a cotangent of the result to the tuple of cotangents of the primals.
+    """`(fun(*primals), f_vjp)`: the value, and the function from a cotangent of the result to the tuple of cotangents
+    of the primals.
 
     has_aux: `fun` returns (result, aux), and aux comes third.
     """
@@ -182,7 +191,8 @@ def _pull(program: LinearProgram, flat: Flat, ct: Any) -> Any:
     cts, structure = tree.flatten(ct)
     if structure != flat.out_tree:
         raise ValueError(
-            f"unexpected tree structure of argument to vjp function: got {structure}, but expected {flat.out_tree}, the structure of the result of {fun_name(flat.fun)}"
+            f"unexpected tree structure of argument to vjp function: got {structure}, but expected {flat.out_tree}, "
+            f"the structure of the result of {fun_name(flat.fun)}"
         )
     checked = [_cotangent(c, aval, flat.fun) for c, aval in zip(cts, program.out_avals)]
     found = program.pull(checked)
@@ -196,7 +206,8 @@ def _cotangent(ct: Any, aval: ShapedArray, fun: Any) -> Any:
     got = aval_of_tangent(ct)
     if got != _key(want):
         raise ValueError(
-            f"unexpected JAX type (e.g. shape/dtype) for argument to VJP function: got {_named(ct)}, but expected {want.str_short()} because the corresponding output "
+            f"unexpected JAX type (e.g. shape/dtype) for argument to VJP function: got {_named(ct)}, but expected "
+            f"{want.str_short()} because the corresponding output "
             f"of the function {fun_name(fun)} had JAX type {aval.str_short()}"
         )
     return operand(ct, "vjp", lambda: "cotangents")
@@ -205,17 +216,19 @@ def _cotangent(ct: Any, aval: ShapedArray, fun: Any) -> Any:
 def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Any = ()) -> Callable[[Any], Any]:
     """The transpose of a function that is linear in all its arguments.
 
-    primals: arrays or ShapeDtypeStructs, of which only the types count.  The result takes a cotangent of `fun`'s result and gives a
-    tuple of cotangents.
+    primals: arrays or ShapeDtypeStructs, of which only the types count.  The result takes a cotangent of `fun`'s
+    result and gives a tuple of cotangents.
     """
     leaves, structure = tree.flatten(primals)
     avals = [
-        traced_aval(operand(x, "linear_transpose", lambda i=i: leaf_path(primals, {}, i))) for i, x in enumerate(leaves)
+        traced_aval(operand(x, "linear_transpose", functools.partial(leaf_path, primals, {}, i)))
+        for i, x in enumerate(leaves)
     ]
     for a in avals:
         if is_float0(tangent_aval(a)):
             raise TypeError(
-                f"linear_transpose only supports [float or complex] -> [float or complex] functions, got an input of type {a.str_short()}"
+                "linear_transpose only supports [float or complex] -> [float or complex] functions, got an input of "
+                f"type {a.str_short()}"
             )
     trace = PartialTrace(fun_name(fun), state.trace)
     args = [trace.new_arg(a) for a in avals]
@@ -233,7 +246,8 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Any = 
             got = aval_of(c)
             if _key(got) != _key(want) or (got.unreduced, got.reduced) != (want.unreduced, want.reduced):
                 raise ValueError(
-                    f"linear_transpose cotangent type mismatch: Expected cotangent type {want.str_short()} but got {got.str_short()}"
+                    f"linear_transpose cotangent type mismatch: Expected cotangent type {want.str_short()} but got "
+                    f"{got.str_short()}"
                 )
         values = [operand(c, "linear_transpose", lambda: "cotangents") for c in cts]
         found = backward_pass(program.jaxpr, program.consts, values)
@@ -255,9 +269,10 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """A function that gives `(fun(...), gradient)`.
 
-    fun: returns a real scalar (a complex one if `holomorphic`), or (scalar, aux) if `has_aux`; then the result is ((scalar, aux), gradient).
-    argnums: the argument, or tuple of arguments, to differentiate by; trees of floats.  allow_int: integers get gradients of dtype float0.
-    The gradient has the primal's type, with unreduced and reduced axes exchanged.
+    fun: returns a real scalar (a complex one if `holomorphic`), or (scalar, aux) if `has_aux`; then the result is
+    ((scalar, aux), gradient).
+    argnums: the argument, or tuple of arguments, to differentiate by; trees of floats.  allow_int: integers get
+    gradients of dtype float0. The gradient has the primal's type, with unreduced and reduced axes exchanged.
 
     Raises TypeError when inputs are not real or complex, or the result is no real scalar.
     """
@@ -272,7 +287,9 @@ def grad(
     allow_int: bool = False,
     reduce_axes: Any = (),
 ) -> Callable[..., Any]:
-    """A function that gives the gradient of a scalar function; with `has_aux`, (gradient, aux).  See `value_and_grad`."""
+    """A function that gives the gradient of a scalar function; with `has_aux`, (gradient, aux).  See
+    `value_and_grad`.
+    """
     both = _gradient(fun, argnums, has_aux, holomorphic, allow_int, "grad")
 
     @functools.wraps(fun, updated=())
@@ -314,7 +331,8 @@ def positions(argnums: Any, count: int, name: str) -> tuple[int, ...]:
     nums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     if any(not -count <= n < count for n in nums):
         raise ValueError(
-            f"differentiating with respect to argnums={argnums} requires at least {max(n + 1 if n >= 0 else -n for n in nums)} positional arguments to be passed by the "
+            f"differentiating with respect to argnums={argnums} requires at least "
+            f"{max(n + 1 if n >= 0 else -n for n in nums)} positional arguments to be passed by the "
             f"caller, but got only {count} positional arguments."
         )
     return tuple(n % count for n in nums)
@@ -341,7 +359,8 @@ def check_input(name: str, x: Any, holomorphic: bool, allow_int: bool) -> None:
         dtype = aval_of(x).dtype if not hasattr(x, "__jax_array__") else x.__jax_array__().dtype
     except TypeError:
         raise TypeError(
-            f"{name}: argument {x!r} of type {type(x)} is not a valid JAX type: differentiated arguments must be arrays or numbers, in trees"
+            f"{name}: argument {x!r} of type {type(x)} is not a valid JAX type: differentiated arguments must be "
+            "arrays or numbers, in trees"
         ) from None
     if dtypes.is_key(dtype) and not allow_int:
         raise TypeError(
@@ -353,7 +372,8 @@ def check_input(name: str, x: Any, holomorphic: bool, allow_int: bool) -> None:
         )
     if not allow_int and not dtypes.is_inexact(dtype):
         raise TypeError(
-            f"{name} requires real- or complex-valued inputs (input dtype that is a sub-dtype of np.inexact), but got {dtypes.name(dtype)}. If you want to use "
+            f"{name} requires real- or complex-valued inputs (input dtype that is a sub-dtype of np.inexact), but "
+            f"got {dtypes.name(dtype)}. If you want to use "
             "Boolean- or integer-valued inputs, use vjp or set allow_int to True."
         )
 
@@ -370,7 +390,8 @@ def check_scalar(name: str, result: Any, program: LinearProgram, flat: Flat, hol
         raise TypeError(f"{name} with holomorphic=True requires outputs with complex dtype, but got {dtype}.")
     if not holomorphic and not dtypes.is_float(aval.dtype):
         raise TypeError(
-            f"{name} requires real-valued outputs (output dtype that is a sub-dtype of np.floating), but got {dtype}. For differentiation of functions with "
+            f"{name} requires real-valued outputs (output dtype that is a sub-dtype of np.floating), but got "
+            f"{dtype}. For differentiation of functions with "
             + (
                 "complex outputs, use jax.vjp, or holomorphic=True."
                 if dtypes.is_complex(aval.dtype)

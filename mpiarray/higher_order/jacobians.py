@@ -1,4 +1,6 @@
-"""`jacfwd`, `jacrev`, `hessian`: all derivatives of a function at once, by `vmap` over a basis of tangents or cotangents."""
+"""`jacfwd`, `jacrev`, `hessian`: all derivatives of a function at once, by `vmap` over a basis of tangents or
+cotangents.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from mpiarray.higher_order.derivatives import check_input, linearize, positions,
 from mpiarray.higher_order.vmap import vmap
 from mpiarray.numpy.host import as_array
 from mpiarray.numpy.manipulation import split
-from mpiarray.numpy.shapes import reshape
 from mpiarray.numpy.matrices import eye
+from mpiarray.numpy.shapes import reshape
 from mpiarray.ops.common import BatchAxis
 from mpiarray.transforms.batching import batched_aval
 from mpiarray.transforms.tangents import cotangent_aval, fit_cotangent
@@ -23,10 +25,11 @@ from mpiarray.types.aval import ShapedArray
 def jacfwd(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[..., Any]:
-    """A function that gives the Jacobian of `fun`, column by column, forwards: cheaper where there are fewer inputs than results.
+    """A function that gives the Jacobian of `fun`, column by column, forwards: cheaper where there are fewer inputs
+    than results.
 
-    Its result has the structure of `fun`'s result, and within it that of the differentiated arguments; each array has the
-    result's shape followed by the argument's.  Arguments as for `grad`; with `has_aux`, (Jacobian, aux).
+    Its result has the structure of `fun`'s result, and within it that of the differentiated arguments; each array has
+    the result's shape followed by the argument's.  Arguments as for `grad`; with `has_aux`, (Jacobian, aux).
     """
 
     @functools.wraps(fun, updated=())
@@ -36,8 +39,10 @@ def jacfwd(
             check_input("jacfwd", x, holomorphic, False)
             if not holomorphic and dtypes.is_complex(aval_of(x).dtype):
                 raise TypeError(
-                    f"jacfwd requires real-valued inputs (input dtype that is a sub-dtype of np.floating), but got {dtypes.name(aval_of(x).dtype)}. For holomorphic "
-                    "differentiation, pass holomorphic=True. For differentiation of non-holomorphic functions involving complex inputs, use jax.jvp directly."
+                    "jacfwd requires real-valued inputs (input dtype that is a sub-dtype of np.floating), but got "
+                    f"{dtypes.name(aval_of(x).dtype)}. For holomorphic "
+                    "differentiation, pass holomorphic=True. For differentiation of non-holomorphic functions "
+                    "involving complex inputs, use jax.jvp directly."
                 )
         linear = linearize(partial, *chosen, has_aux=has_aux)
         push = linear[1]
@@ -57,7 +62,8 @@ def jacrev(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Callable[..., Any]:
-    """A function that gives the Jacobian of `fun`, row by row, backwards: cheaper where there are fewer results than inputs.
+    """A function that gives the Jacobian of `fun`, row by row, backwards: cheaper where there are fewer results than
+    inputs.
 
     Structure and shapes as for `jacfwd`.
     """
@@ -112,7 +118,8 @@ def _check_output(aval: ShapedArray, holomorphic: bool) -> None:
         raise TypeError(f"jacrev with holomorphic=True requires outputs with complex dtype, but got {dtype}.")
     if not holomorphic and not dtypes.is_float(aval.dtype):
         raise TypeError(
-            f"jacrev requires real-valued outputs (output dtype that is a sub-dtype of np.floating), but got {dtype}. For differentiation of functions with "
+            "jacrev requires real-valued outputs (output dtype that is a sub-dtype of np.floating), but got "
+            f"{dtype}. For differentiation of functions with "
             + (
                 "complex outputs, use jax.vjp, or holomorphic=True."
                 if dtypes.is_complex(aval.dtype)
@@ -122,7 +129,9 @@ def _check_output(aval: ShapedArray, holomorphic: bool) -> None:
 
 
 def _basis(avals: Sequence[ShapedArray], wanted: Sequence[ShapedArray]) -> list[Any]:
-    """The standard basis of all values of these types together, an array (basis vectors, *shape) per value, placed as `wanted` says."""
+    """The standard basis of all values of these types together, an array (basis vectors, *shape) per value, placed
+    as `wanted` says.
+    """
     sizes = [a.size for a in avals]
     total, start, out = sum(sizes), 0, []
     for aval, want, size in zip(avals, wanted, sizes, strict=True):

@@ -1,9 +1,10 @@
 """Derivatives of `shard_map` equations: the map of the derived body.
 
-Residuals leave the forward map and enter the backward one with a spec that concatenates, along their first dim, the blocks of
-all instances between which they vary.  With `check_vma` the body's types say where sums over instances are needed, and
-each parameter that enters replicated is summed once, by the transpose of its cast to varying.  Without it nothing is known:
-cotangents of results that a spec leaves unsplit are divided among the instances, and cotangents of inputs are summed over them.
+Residuals leave the forward map and enter the backward one with a spec that concatenates, along their first dim, the
+blocks of all instances between which they vary.  With `check_vma` the body's types say where sums over instances are
+needed, and each parameter that enters replicated is summed once, by the transpose of its cast to varying.  Without it
+nothing is known: cotangents of results that a spec leaves unsplit are divided among the instances, and cotangents of
+inputs are summed over them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,9 @@ from mpiarray.core.value import Literal
 
 
 def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], inlined: Collection[Op] = ()) -> list[Any]:
-    """The results of a jaxpr for these constants and arguments; the bodies of calls by `inlined` ops are interpreted too."""
+    """The results of a jaxpr for these constants and arguments; the bodies of calls by `inlined` ops are
+    interpreted too.
+    """
     env: dict[Atom, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
     for eqn in jaxpr.eqns:
         ins = [v if isinstance(v, Literal) else env[v] for v in eqn.invars]
@@ -50,7 +52,8 @@ def without_constants(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 class DerivedCache:
-    """What transformations made of jaxprs, found again by the identity of the jaxpr, so that equal calls share one program.
+    """What transformations made of jaxprs, found again by the identity of the jaxpr, so that equal calls share one
+    program.
 
     Results that captured a tracer belong to one trace only and are not kept.
     """

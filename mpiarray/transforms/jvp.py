@@ -65,7 +65,8 @@ class JVPTracer(Array, Tracer):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         raise TracerArrayConversionError(
-            f"The numpy.ndarray conversion method __array__() was called on traced array with shape {self.aval.short()}: numpy cannot "
+            "The numpy.ndarray conversion method __array__() was called on traced array with shape "
+            f"{self.aval.short()}: numpy cannot "
             "differentiate. Use the functions of `mpiarray.numpy` instead of numpy's."
         )
 
@@ -161,7 +162,9 @@ _cache = DerivedCache()
 
 
 class JvpJaxpr(Derived):
-    """`(*consts, *primals, *nonzero tangents) -> (*results, *nonzero result tangents)`; `nonzero[i]` for each result."""
+    """`(*consts, *primals, *nonzero tangents) -> (*results, *nonzero result tangents)`; `nonzero[i]` for each
+    result.
+    """
 
     def __init__(self, closed: ClosedJaxpr, nonzero: tuple[bool, ...]):
         super().__init__(closed)

@@ -1,4 +1,5 @@
-"""Linearization: run a function once, on values with unknown tangents; what is done with the tangents is the linear program.
+"""Linearization: run a function once, on values with unknown tangents; what is done with the tangents is the linear
+program.
 
 Forwards it is `jax.linearize`, transposed it is `jax.vjp` and `jax.grad`.
 """
@@ -55,7 +56,9 @@ class LinearProgram:
 def linearize_flat(
     f: Callable[..., Any], primals: Sequence[Any], name: str = "linear"
 ) -> tuple[list[Any], LinearProgram, Any]:
-    """(results, their derivative, aux): `f` takes flat values and returns (flat results, aux function of `primal_of`)."""
+    """(results, their derivative, aux): `f` takes flat values and returns (flat results, aux function of
+    `primal_of`).
+    """
     partial = PartialTrace(name, state.trace)
     trace = JVPTrace(partial)
     primals = [as_value(x) for x in primals]

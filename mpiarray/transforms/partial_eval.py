@@ -1,7 +1,8 @@
 """Partial evaluation: do now what depends on known values only, and record the rest as a jaxpr.
 
-`PartialTrace` is staging with one difference: an op of known operands alone goes to the trace below, and its result is a
-constant (a residual) of the jaxpr.  Below may be evaluation (eager `grad`), or staging: that splits a jaxpr in two.
+`PartialTrace` is staging with one difference: an op of known operands alone goes to the trace below, and its result
+is a constant (a residual) of the jaxpr.  Below may be evaluation (eager `grad`), or staging: that splits a jaxpr in
+two.
 """
 
 from __future__ import annotations

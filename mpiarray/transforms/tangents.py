@@ -1,7 +1,8 @@
 """Types of tangents and cotangents, and values of these types.
 
 A tangent has its value's type; integers have tangents of dtype float0, which are always zero.  A cotangent has the
-same type with the unreduced and the reduced axes exchanged: what is summed over devices forwards is equal on them backwards.
+same type with the unreduced and the reduced axes exchanged: what is summed over devices forwards is equal on them
+backwards.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def filled(aval: ShapedArray, value: Any) -> Any:
     if is_float0(aval):
         return np.zeros(aval.shape, dtypes.float0)
     mesh, spec = aval.sharding.mesh, aval.sharding.spec
-    with abstract_mesh(mesh if not mesh.empty else state.abstract_mesh):
+    with abstract_mesh(aval.mesh if not mesh.empty else state.abstract_mesh):
         if spec.unreduced or spec.reduced:
             plain = (
                 literal(value, aval.dtype, aval.weak_type)
@@ -77,7 +78,9 @@ def _plain(aval: ShapedArray) -> NamedSharding:
 
 
 def as_kind(x: Any, kind: ManualAxisType) -> Any:
-    """An invariant value cast to vary, or to be unreduced or reduced, over manual axes.  Unreduced: only right for zero."""
+    """An invariant value cast to vary, or to be unreduced or reduced, over manual axes.  Unreduced: only right for
+    zero.
+    """
     mesh = state.abstract_mesh
     varying = kind.varying | kind.unreduced
     if varying:
@@ -106,7 +109,9 @@ def vary_like(t: Any, manual: ManualAxisType) -> Any:
 
 
 def fit_cotangent(ct: Any, aval: ShapedArray) -> Any:
-    """A cotangent of this type: where the value lies, varying over the axes that it varies over, and summed over the others."""
+    """A cotangent of this type: where the value lies, varying over the axes that it varies over, and summed over
+    the others.
+    """
     have = aval_of(ct)
     if have is aval:
         return ct

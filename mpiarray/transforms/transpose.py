@@ -68,7 +68,9 @@ _cache = DerivedCache()
 
 
 class TransposedJaxpr(Derived):
-    """`(*consts, *known inputs, *nonzero cotangents) -> nonzero cotangents of the linear inputs`; `nonzero[i]` for each linear input."""
+    """`(*consts, *known inputs, *nonzero cotangents) -> nonzero cotangents of the linear inputs`; `nonzero[i]` for
+    each linear input.
+    """
 
     def __init__(self, closed: ClosedJaxpr, nonzero: tuple[bool, ...]):
         super().__init__(closed)
