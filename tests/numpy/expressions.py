@@ -36,13 +36,29 @@ def operands():
 
 
 def reductions():
-    plain = ["sum", "prod", "max", "min", "mean", "var", "std", "ptp", "any", "all", "count_nonzero", "median", "average"]
+    plain = [
+        "sum",
+        "prod",
+        "max",
+        "min",
+        "mean",
+        "var",
+        "std",
+        "ptp",
+        "any",
+        "all",
+        "count_nonzero",
+        "median",
+        "average",
+    ]
     for name, x in itertools.product(plain, ["f", "i", "i8", "u8", "h", "b", "c", "n", "e", "s"]):
         yield f"jnp.{name}({x})"
         if x in "f i8 c n":
             yield f"jnp.{name}({x}, axis=-1)"
             yield f"jnp.{name}({x}, axis=(0, 1), keepdims=True)"
-    for name, x in itertools.product(["argmax", "argmin", "nanargmax", "nanargmin"], ["f", "i", "i8", "u8", "h", "b", "n", "c"]):
+    for name, x in itertools.product(
+        ["argmax", "argmin", "nanargmax", "nanargmin"], ["f", "i", "i8", "u8", "h", "b", "n", "c"]
+    ):
         yield f"jnp.{name}({x})"
         yield f"jnp.{name}({x}, axis=0)"
         yield f"jnp.{name}({x}, axis=-1, keepdims=True)"
@@ -167,7 +183,9 @@ def indices():
         yield f"i.at[{index}].get(mode='fill')"
         yield f"f.at[{index}].get(mode='fill', fill_value=7)"
         yield f"f.at[{index}].get(wrap_negative_indices=False)"
-    for method, index in itertools.product(["set", "add", "subtract", "multiply", "divide", "power", "min", "max"], INDICES):
+    for method, index in itertools.product(
+        ["set", "add", "subtract", "multiply", "divide", "power", "min", "max"], INDICES
+    ):
         yield f"f.at[{index}].{method}(2.5)"
     for method, index in itertools.product(
         ["set", "add", "mul", "max"],
@@ -198,4 +216,72 @@ def indices():
     )  # fmt: skip
 
 
-GROUPS = {"reductions": reductions, "orders": orders, "statistics": statistics, "indices": indices}
+DIFFERENTIABLE = (
+    "jnp.sum(f**2, axis=1)",
+    "jnp.prod(f[0], axis=0)",
+    "jnp.max(f, axis=1)",
+    "jnp.min(f)",
+    "jnp.mean(f, axis=(0, 2), where=b)",
+    "jnp.var(f, axis=1)",
+    "jnp.std(f, axis=0, ddof=1)",
+    "jnp.ptp(f, axis=2)",
+    "jnp.average(f, axis=0, weights=g[:3])",
+    "jnp.nansum(n*f)",
+    "jnp.nanmean(f, axis=1)",
+    "jnp.nanvar(f, axis=1)",
+    "jnp.nanmax(f, axis=0)",
+    "jnp.cumsum(f, axis=1)",
+    "jnp.cumprod(f[0], axis=1)",
+    "jnp.diff(f, axis=0)",
+    "jnp.gradient(f, axis=1)",
+    "jnp.trapezoid(f)",
+    "jnp.sort(f, axis=1)",
+    "jnp.sort(f, axis=None, descending=True)",
+    "jnp.median(f, axis=1)",
+    "jnp.quantile(f, g[:3]/8, axis=2)",
+    "jnp.nanquantile(f, .3, axis=1)",
+    "f[0, :, k]",
+    "f[::2, 1]",
+    "f[::-1, :, ::2]",
+    "f[b]",
+    "f[v[1], v[2]]",
+    "f.at[k].get(mode='fill', fill_value=0)",
+    "f.at[k].set(3.)",
+    "f.at[k].add(f[k])",
+    "f.at[0].multiply(f[1])",
+    "f.at[:, ::2].set(f[:, 1::2]*2)",
+    "f.at[1:, ::-1].max(f[:2])",
+    "f.at[0, k[0]].min(0.)",
+    "f.at[0].divide(f[1])",
+    "f.at[0].power(2.)",
+    "jnp.take(f, k, axis=1)",
+    "jnp.take(f, k*9, mode='wrap')",
+    "jnp.take_along_axis(f, i[:, :1]%4, 1)",
+    "jnp.put_along_axis(f, i[:, :1]%4, f[:, :1]*2, 1, inplace=False)",
+    "jnp.compress(m, f, axis=0)",
+    "jnp.where(b, f, 0)",
+    "jnp.cov(f[0])",
+    "jnp.corrcoef(f[0])",
+    "jnp.interp(f, g, f[0, 0])",
+    "jnp.unique(f[0], size=5)",
+    "jnp.put(f, v, f[0, 0], inplace=False)",
+    "jnp.histogram(f, bins=3, weights=f)[0]",
+    "jnp.extract(b, f)",
+    "jnp.searchsorted(g, f)*1.",
+    "jnp.argmax(f)*1.",
+)
+
+
+def derivatives():
+    for f in DIFFERENTIABLE:
+        yield f"jax.grad(lambda f: jnp.sum(jnp.sin({f})))(f)"
+        yield f"jax.jvp(lambda f: jnp.sum({f} * 1.5), (f,), (jnp.cos(f),))"
+
+
+GROUPS = {
+    "reductions": reductions,
+    "orders": orders,
+    "statistics": statistics,
+    "indices": indices,
+    "derivatives": derivatives,
+}
