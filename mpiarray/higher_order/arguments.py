@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -93,7 +94,7 @@ def operand(x: Any, name: str, path: Callable[[], str]) -> Any:
     if hasattr(x, "__jax_array__"):
         return x.__jax_array__()
     raise TypeError(
-        f"Error interpreting argument to {name} as an abstract array. The problematic value is of type {type(x)} and was passed to the "
+        f"Error interpreting argument to {name} as an abstract array. The problematic value is {reprlib.repr(x)} of type {type(x)} and was passed to the "
         f"function at path {path()}. Only arrays, numpy arrays, numbers and pytrees of them can be passed; use `static_argnums` for the rest."
     )
 

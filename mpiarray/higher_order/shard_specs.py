@@ -88,7 +88,7 @@ def check_leaf_specs(found: Any, what: str, mesh: AbstractMesh, manual: Sequence
         return
     for path, leaf in tree.leaves_with_path(found, is_leaf=lambda s: s is None):
         where = f"{what}{tree.keystr(path)}"
-        if leaf is None and what == "in_specs":
+        if leaf is None:  # a static argument, or a result that is None
             continue
         if not isinstance(leaf, P):
             raise TypeError(

@@ -13,5 +13,4 @@ from mpiarray.lax.fourier import *
 from mpiarray.lax.reductions import *
 from mpiarray.lax.shape import *
 from mpiarray.lax.windows import *
-from mpiarray.ops.select import optimization_barrier
 from mpiarray.runtime.placement import reshard, with_sharding_constraint

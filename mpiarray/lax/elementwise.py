@@ -10,14 +10,14 @@ import numpy as np
 from mpiarray.core.value import Value, aval_of
 from mpiarray.numpy.promotion import cast
 from mpiarray.ops import arithmetic, bits, comparison, complex_parts, select as selects, special, transcendental
-from mpiarray.types import dtypes
+from mpiarray.types import dtypes, tree
 
 __all__ = [
     "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "bessel_i0e", "bessel_i1e", "betainc",
     "bitcast_convert_type", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "cbrt", "ceil", "clamp",
     "clz", "complex", "conj", "convert_element_type", "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv",
     "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "igamma", "igammac", "imag", "integer_pow", "is_finite",
-    "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg", "nextafter", "polygamma",
+    "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg", "nextafter", "optimization_barrier", "polygamma",
     "population_count", "pow", "real", "reciprocal", "reduce_precision", "rem", "round", "rsqrt", "select",
     "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt",
     "square", "stop_gradient", "sub", "tan", "tanh", "zeta",
@@ -153,5 +153,11 @@ def clamp(min: Any, x: Any, max: Any) -> Any:  # noqa: A002
 
 
 def stop_gradient(x: Any) -> Any:
-    """`x`, with zero derivative."""
-    return selects.stop_gradient(x)
+    """`x` (or a tree), with zero derivative."""
+    return tree.map(selects.stop_gradient, x)
+
+
+def optimization_barrier(operand: Any) -> Any:
+    """The values of a tree; nothing that comes after is computed before all of them are."""
+    leaves, structure = tree.flatten(operand)
+    return tree.unflatten(structure, selects.optimization_barrier(*leaves)) if leaves else operand
