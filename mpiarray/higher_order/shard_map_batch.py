@@ -45,7 +45,9 @@ def map_batch(
     spmd = _checked(axis, mesh, newly_manual_axes, in_specs, out_specs)
     mapped = tuple(d is not None for d in dims)
     with inside(mesh, newly_manual_axes, check_vma):
-        inner = axis._replace(size=axis.size // axes_size(mesh, spmd), mesh=state.abstract_mesh if axis.spec else None, spmd=())
+        inner = axis._replace(
+            size=axis.size // axes_size(mesh, spmd), mesh=state.abstract_mesh if axis.spec else None, spmd=()
+        )
         key = (jaxpr, inner, mapped, spmd, state.abstract_mesh, state.mapped)
         body = _cache.get(key, lambda: _Body(jaxpr, inner, mapped, spmd))
     outs = op(
@@ -61,13 +63,17 @@ def map_batch(
     return list(outs), [0 if m else None for m in body.mapped]
 
 
-def _checked(axis: BatchAxis, mesh: AbstractMesh, manual: frozenset[str], in_specs: Specs, out_specs: Specs) -> tuple[str, ...]:
+def _checked(
+    axis: BatchAxis, mesh: AbstractMesh, manual: frozenset[str], in_specs: Specs, out_specs: Specs
+) -> tuple[str, ...]:
     """The axes that the mapped dim is split over.  Raises ValueError where they are used already."""
     for what, specs in (("in_specs", in_specs), ("out_specs", out_specs)):
         for spec in specs:
             used = {a for axes in spec.dims for a in axes} | spec.unreduced | spec.reduced
             if used & set(axis.spmd):
-                raise ValueError(f"vmap spmd_axis_name cannot appear in shard_map {what}: got {entry(axis.spmd)!r} and the spec {spec}")
+                raise ValueError(
+                    f"vmap spmd_axis_name cannot appear in shard_map {what}: got {entry(axis.spmd)!r} and the spec {spec}"
+                )
     taken = manual & set(axis.spec)
     if taken:
         raise ValueError(
@@ -80,12 +86,16 @@ def _checked(axis: BatchAxis, mesh: AbstractMesh, manual: frozenset[str], in_spe
         )
     size = axes_size(mesh, axis.spmd)
     if axis.size % size:
-        raise ValueError(f"vmap of shard_map: the mapped dimension of size {axis.size} is not divisible by spmd_axis_name={entry(axis.spmd)!r} of size {size}")
+        raise ValueError(
+            f"vmap of shard_map: the mapped dimension of size {axis.size} is not divisible by spmd_axis_name={entry(axis.spmd)!r} of size {size}"
+        )
     return axis.spmd
 
 
 def _batched(specs: Sequence[P], mapped: Sequence[bool], spmd: tuple[str, ...]) -> Specs:
-    return tuple(P.from_dims((spmd, *s.dims), s.unreduced, s.reduced) if m else s for s, m in zip(specs, mapped, strict=True))
+    return tuple(
+        P.from_dims((spmd, *s.dims), s.unreduced, s.reduced) if m else s for s, m in zip(specs, mapped, strict=True)
+    )
 
 
 class _Body(Derived):
@@ -96,7 +106,7 @@ class _Body(Derived):
         found: list[tuple[bool, ...]] = []
 
         def f(*args: Any) -> list[Any]:
-            run = lambda *examples: eval_jaxpr(closed.jaxpr, closed.consts, examples)  # noqa: E731
+            run = lambda *examples: eval_jaxpr(closed.jaxpr, closed.consts, examples)
             outs, dims = batch_flat(run, axis, args, [0 if m else None for m in mapped])
             found.append(tuple(d is not None for d in dims))
             return [x if d is None else self._result(to_front(x, axis, d), spmd) for x, d in zip(outs, dims)]
@@ -106,7 +116,9 @@ class _Body(Derived):
 
     def _input(self, aval: ShapedArray, axis: BatchAxis, spmd: tuple[str, ...]) -> ShapedArray:
         aval = batched_aval(aval, axis, 0)
-        return aval.update(manual=aval.manual.update(varying=aval.vma | set(spmd))) if spmd and state.check_vma else aval
+        return (
+            aval.update(manual=aval.manual.update(varying=aval.vma | set(spmd))) if spmd and state.check_vma else aval
+        )
 
     def _result(self, x: Any, spmd: tuple[str, ...]) -> Any:
         """A result is concatenated over the axes of its examples, so that it counts as varying over them."""

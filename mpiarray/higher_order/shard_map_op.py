@@ -31,10 +31,21 @@ def _result(mesh: AbstractMesh, aval: ShapedArray, spec: P, manual: frozenset[st
     kinds = aval.manual.update(
         varying=aval.manual.varying - manual, unreduced=aval.manual.unreduced - manual, reduced=aval.manual.reduced - manual
     )  # fmt: skip
-    return ShapedArray(shape, aval.dtype, aval.weak_type, NamedSharding(mesh, P.from_dims(shown, spec.unreduced, spec.reduced)), kinds)
+    return ShapedArray(
+        shape, aval.dtype, aval.weak_type, NamedSharding(mesh, P.from_dims(shown, spec.unreduced, spec.reduced)), kinds
+    )
 
 
-def _infer(avals: Any, context: Any, *, jaxpr: Any, mesh: AbstractMesh, newly_manual_axes: frozenset[str], out_specs: tuple[P, ...], **params: Any) -> Any:
+def _infer(
+    avals: Any,
+    context: Any,
+    *,
+    jaxpr: Any,
+    mesh: AbstractMesh,
+    newly_manual_axes: frozenset[str],
+    out_specs: tuple[P, ...],
+    **params: Any,
+) -> Any:
     return [_result(mesh, a, s, newly_manual_axes) for a, s in zip(jaxpr.out_avals, out_specs)]
 
 
@@ -71,7 +82,9 @@ def _behind(spec: P, rest: P) -> P:
     return P.from_dims(dims, spec.unreduced | rest.unreduced, spec.reduced | rest.reduced)
 
 
-def _fallen(jaxpr: ClosedJaxpr, rest: tuple[P, ...], mesh: AbstractMesh, manual: frozenset[str], check_vma: bool) -> tuple[P, ...]:
+def _fallen(
+    jaxpr: ClosedJaxpr, rest: tuple[P, ...], mesh: AbstractMesh, manual: frozenset[str], check_vma: bool
+) -> tuple[P, ...]:
     """Where the body's results lie over the other axes."""
     if not mesh.auto_axes:
         return tuple(replicated(a.ndim) if a.sharding.mesh.empty else P.from_dims(a.dims) for a in jaxpr.out_avals)
@@ -91,7 +104,9 @@ def _lower(partitioner: Any, eqn: Eqn, operands: list[Any]) -> list[Any]:
         return bind_blocks(partitioner, jaxpr.jaxpr, operands, params["mesh"])
     ins, outs = (tuple(_without(s, manual) for s in specs) for specs in (plan.ins, plan.outs))
     with inside(params["mesh"], manual, params["check_vma"]):
-        local = lower(f"{partitioner.program.name}_shard_map", jaxpr, ins, outs, state.abstract_mesh, partitioner.program.size).local
+        local = lower(
+            f"{partitioner.program.name}_shard_map", jaxpr, ins, outs, state.abstract_mesh, partitioner.program.size
+        ).local
     assert local is not None, "the pipeline partitions"
     return eval_jaxpr(local.jaxpr, local.consts, operands)
 

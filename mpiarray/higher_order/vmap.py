@@ -25,7 +25,12 @@ from mpiarray.types import tree
 
 
 def vmap(
-    fun: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, axis_name: Any = None, axis_size: int | None = None, spmd_axis_name: Any = None
+    fun: Callable[..., Any],
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_name: Any = None,
+    axis_size: int | None = None,
+    spmd_axis_name: Any = None,
 ) -> Callable[..., Any]:
     """Map a function over one dim of its arguments: `vmap(f)(xs)[k] = f(xs[k])`, computed for all k at once.
 
@@ -48,7 +53,13 @@ def vmap(
         )
     _check_leaves(in_axes, "in_axes")
     _check_leaves(out_axes, "out_axes")
-    spmd = () if spmd_axis_name is None else tuple(spmd_axis_name) if isinstance(spmd_axis_name, (tuple, list)) else (spmd_axis_name,)
+    spmd = (
+        ()
+        if spmd_axis_name is None
+        else tuple(spmd_axis_name)
+        if isinstance(spmd_axis_name, (tuple, list))
+        else (spmd_axis_name,)
+    )
 
     @functools.wraps(fun, updated=())
     def mapped(*args: Any, **kwargs: Any) -> Any:
@@ -63,18 +74,25 @@ def _none(x: Any) -> bool:
 
 def _check_leaves(axes: Any, what: str) -> None:
     if not all(x is None or (isinstance(x, int) and not isinstance(x, bool)) for x in tree.leaves(axes, is_leaf=_none)):
-        raise TypeError(f"vmap {what} must be an int, None, or (nested) container with those types as leaves, but got {axes!r}.")
+        raise TypeError(
+            f"vmap {what} must be an int, None, or (nested) container with those types as leaves, but got {axes!r}."
+        )
 
 
 class _Call:
     """One call of a mapped function: the leaves of its arguments and which of their dims are mapped."""
 
-    def __init__(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], in_axes: Any, out_axes: Any):
+    def __init__(
+        self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], in_axes: Any, out_axes: Any
+    ):
         self.fun, self.name, self.out_axes = fun, fun_name(fun), out_axes
         self.args, self.kwargs = args, kwargs
         self.in_axes = in_axes
         leaves, self.structure = tree.flatten((args, kwargs))
-        self.leaves = [x if isinstance(x, Value) else operand(x, self.name, lambda i=i: leaf_path(args, kwargs, i)) for i, x in enumerate(leaves)]
+        self.leaves = [
+            x if isinstance(x, Value) else operand(x, self.name, lambda i=i: leaf_path(args, kwargs, i))
+            for i, x in enumerate(leaves)
+        ]
         self.dims = self._dims(in_axes)
 
     def _dims(self, in_axes: Any) -> list[int | None]:
@@ -120,13 +138,19 @@ class _Call:
         mapped = [(k, d, aval_of(self.leaves[k])) for k, d in enumerate(self.dims) if d is not None]
         if not mapped and size is None:
             if not self.leaves:
-                raise ValueError("vmap wrapped function must be passed at least one argument containing an array, or axis_size.")
-            raise ValueError(f"vmap must have at least one non-None value in in_axes, got in_axes={self.in_axes} for {self.name}; or give axis_size.")
+                raise ValueError(
+                    "vmap wrapped function must be passed at least one argument containing an array, or axis_size."
+                )
+            raise ValueError(
+                f"vmap must have at least one non-None value in in_axes, got in_axes={self.in_axes} for {self.name}; or give axis_size."
+            )
         sizes = {a.shape[d] for _, d, a in mapped} | (set() if size is None else {size})
         if len(sizes) > 1:
             lines = [f"  * one axis had size {a.shape[d]}: axis {d} of {self._described(k)}" for k, d, a in mapped]
             lines += [f"  * axis_size was given as {size}"] if size is not None else []
-            raise ValueError(f"vmap got inconsistent sizes for array axes to be mapped in {self.name}:\n" + "\n".join(lines))
+            raise ValueError(
+                f"vmap got inconsistent sizes for array axes to be mapped in {self.name}:\n" + "\n".join(lines)
+            )
         entries = {a.dims[d]: a.sharding.mesh for _, d, a in mapped}
         if len(entries) > 1:
             shown = " vs ".join(repr(entry(e)) for e in entries)
@@ -173,7 +197,9 @@ class _Call:
             return as_array(x) if isinstance(x, Literal) else x
         ndim = aval_of(x).ndim + (dim is None)
         if not -ndim <= target < ndim:
-            raise ValueError(f"vmap of {self.name}: axis {target} in out_axes is out of bounds for a result of dimension {ndim}")
+            raise ValueError(
+                f"vmap of {self.name}: axis {target} in out_axes is out of bounds for a result of dimension {ndim}"
+            )
         return as_array(batch_to(x, axis, dim, target % ndim))
 
 

@@ -23,7 +23,9 @@ from mpiarray.types.sharding import NamedSharding
 Batched = tuple[Any, int | None]
 
 
-def over(local: Callable[..., Batched], carried: Callable[..., Batched], names: str = "axis_name") -> Callable[..., Batched]:
+def over(
+    local: Callable[..., Batched], carried: Callable[..., Batched], names: str = "axis_name"
+) -> Callable[..., Batched]:
     """The batching rule of a collective: `local` when it is over the mapped axis, `carried` when it is over others."""
 
     def rule(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], **params: Any) -> Batched:
@@ -34,7 +36,9 @@ def over(local: Callable[..., Batched], carried: Callable[..., Batched], names: 
         if rest and local not in _SEPARABLE:
             raise NotImplementedError(f"{op.name} over the axis {axis.name!r} of vmap and {rest} together")
         if params.get("axis_index_groups") is not None:
-            raise NotImplementedError(f"axis_index_groups are not supported in {op.name} over the axis {axis.name!r} of vmap")
+            raise NotImplementedError(
+                f"axis_index_groups are not supported in {op.name} over the axis {axis.name!r} of vmap"
+            )
         out, d = local(op, axis, *args, *dims, **params)
         return (op(out, **params | {names: rest}), d) if rest else (out, d)
 
@@ -81,7 +85,9 @@ def smallest(op: Op, axis: BatchAxis, x: Any, d: int | None, **params: Any) -> B
 _SEPARABLE = (summed, largest, smallest)
 
 
-def gathered(op: Op, axis: BatchAxis, x: Any, d: int | None, *, all_gather_dimension: int, tiled: bool, **params: Any) -> Batched:
+def gathered(
+    op: Op, axis: BatchAxis, x: Any, d: int | None, *, all_gather_dimension: int, tiled: bool, **params: Any
+) -> Batched:
     """The mapped dim becomes a dim of every example."""
     at = all_gather_dimension
     x = batch_to(x, axis._replace(spec=()), None, at) if d is None else move_dim(whole(x, d), d, at)
@@ -100,7 +106,9 @@ def _cut(x: Any, d: int, n: int) -> Any:
     return reshape(x, new_sizes=(*shape[:d], n, shape[d] // n, *shape[d + 1 :]), dimensions=None, sharding=None)
 
 
-def scattered(op: Op, axis: BatchAxis, x: Any, d: int | None, *, scatter_dimension: int, tiled: bool, **params: Any) -> Batched:
+def scattered(
+    op: Op, axis: BatchAxis, x: Any, d: int | None, *, scatter_dimension: int, tiled: bool, **params: Any
+) -> Batched:
     """The sum, whose parts along a dim are the examples' results."""
     at = scatter_dimension
     total, _ = summed(op, axis, x, d)
@@ -108,7 +116,9 @@ def scattered(op: Op, axis: BatchAxis, x: Any, d: int | None, *, scatter_dimensi
     return placed(_cut(total, at, axis.size) if tiled else total, axis, at), at
 
 
-def exchanged(op: Op, axis: BatchAxis, x: Any, d: int | None, *, split_axis: int, concat_axis: int, tiled: bool, **params: Any) -> Batched:
+def exchanged(
+    op: Op, axis: BatchAxis, x: Any, d: int | None, *, split_axis: int, concat_axis: int, tiled: bool, **params: Any
+) -> Batched:
     """The split dim (or its first part) becomes the mapped one, which becomes a dim of every example."""
     x = batch_to(x, axis._replace(spec=()), None, 0) if d is None else move_dim(whole(x, d), d, 0)
     if not tiled:
@@ -118,7 +128,9 @@ def exchanged(op: Op, axis: BatchAxis, x: Any, d: int | None, *, split_axis: int
     return placed(_merged(move_dim(x, 1, concat_axis + 1), concat_axis + 1), axis, 0), 0
 
 
-def permuted(op: Op, axis: BatchAxis, x: Any, d: int | None, *, perm: tuple[tuple[int, int], ...], **params: Any) -> Batched:
+def permuted(
+    op: Op, axis: BatchAxis, x: Any, d: int | None, *, perm: tuple[tuple[int, int], ...], **params: Any
+) -> Batched:
     """Examples in another order, zeros where none comes: pieces of consecutive ones side by side."""
     x = batch_to(x, axis._replace(spec=()), None, 0) if d is None else move_dim(whole(x, d), d, 0)
     source: dict[int, int] = {t: s for s, t in perm}
@@ -135,7 +147,9 @@ def permuted(op: Op, axis: BatchAxis, x: Any, d: int | None, *, perm: tuple[tupl
 
 def _rows(x: Any, start: int, stop: int) -> Any:
     shape = aval_of(x).shape
-    return OPS["slice"](x, start_indices=(start, *(0 for _ in shape[1:])), limit_indices=(stop, *shape[1:]), strides=None)
+    return OPS["slice"](
+        x, start_indices=(start, *(0 for _ in shape[1:])), limit_indices=(stop, *shape[1:]), strides=None
+    )
 
 
 def from_one(op: Op, axis: BatchAxis, x: Any, d: int | None, *, source: int, **params: Any) -> Batched:

@@ -16,7 +16,12 @@ from mpiarray.core.op import Op
 from mpiarray.core.plan import spec_from
 from mpiarray.core.trace import Trace, Tracer, current, leaked, mapping, state
 from mpiarray.core.value import aval_of
-from mpiarray.errors import ConcretizationTypeError, TracerArrayConversionError, TracerBoolConversionError, TracerIntegerConversionError
+from mpiarray.errors import (
+    ConcretizationTypeError,
+    TracerArrayConversionError,
+    TracerBoolConversionError,
+    TracerIntegerConversionError,
+)
 from mpiarray.numpy.array import Array
 from mpiarray.ops.common import BatchAxis
 from mpiarray.ops.linear import batch_to, move_dim
@@ -47,16 +52,16 @@ class BatchTracer(Array, Tracer):
     def sharding(self) -> NamedSharding:
         return self.aval.sharding
 
-    def _refuse(self, error: type[Exception], what: str, hint: str) -> NoReturn:
-        raise error(f"{what} of traced array with shape {self.aval.short()}: it stands for {self.owner.axis.size} examples at once in vmap. {hint}")
+    def _refusal(self, error: type[Exception], what: str, hint: str) -> Exception:
+        stands = f"it stands for {self.owner.axis.size} examples at once in vmap"
+        return error(f"{what} of traced array with shape {self.aval.short()}: {stands}. {hint}")
 
     def __bool__(self) -> bool:
-        self._refuse(TracerBoolConversionError, "Attempted boolean conversion", "Use `jnp.where` or `lax.cond`.")
+        raise self._refusal(TracerBoolConversionError, "Attempted boolean conversion", "Use `jnp.where` or `lax.cond`.")
 
     def _concretize(self, what: str) -> NoReturn:
-        self._refuse(
-            ConcretizationTypeError, f"Abstract tracer value encountered where concrete value is expected: {what}", "Keep it an array."
-        )
+        said = f"Abstract tracer value encountered where concrete value is expected: {what}"
+        raise self._refusal(ConcretizationTypeError, said, "Keep it an array.")
 
     def __float__(self) -> float:
         self._concretize("`float()`")
@@ -74,13 +79,14 @@ class BatchTracer(Array, Tracer):
         self._concretize("`.tolist()`")
 
     def __index__(self) -> int:
-        self._refuse(TracerIntegerConversionError, "The __index__() method was called, which needs one integer,", "Use `lax.dynamic_slice` or `jnp.take`.")
+        said = "The __index__() method was called, which needs one integer,"
+        raise self._refusal(TracerIntegerConversionError, said, "Use `lax.dynamic_slice` or `jnp.take`.")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        self._refuse(
-            TracerArrayConversionError, "The numpy.ndarray conversion method __array__() was called, which needs the value,",
-            "Use the functions of `mpiarray.numpy` instead of numpy's.",
-        )  # fmt: skip
+        said = "The numpy.ndarray conversion method __array__() was called, which needs the value,"
+        raise self._refusal(
+            TracerArrayConversionError, said, "Use the functions of `mpiarray.numpy` instead of numpy's."
+        )
 
 
 def example_aval(aval: ShapedArray, dim: int) -> ShapedArray:
@@ -90,7 +96,13 @@ def example_aval(aval: ShapedArray, dim: int) -> ShapedArray:
         return ShapedArray(shape, aval.dtype, aval.weak_type, None, aval.manual)
     spec = aval.sharding.spec
     dims = spec.dims[:dim] + spec.dims[dim + 1 :]
-    return ShapedArray(shape, aval.dtype, aval.weak_type, NamedSharding(aval.sharding.mesh, spec_from(dims, spec.unreduced, spec.reduced)), aval.manual)
+    return ShapedArray(
+        shape,
+        aval.dtype,
+        aval.weak_type,
+        NamedSharding(aval.sharding.mesh, spec_from(dims, spec.unreduced, spec.reduced)),
+        aval.manual,
+    )
 
 
 def batched_aval(aval: ShapedArray, axis: BatchAxis, dim: int) -> ShapedArray:
@@ -103,7 +115,13 @@ def batched_aval(aval: ShapedArray, axis: BatchAxis, dim: int) -> ShapedArray:
         mesh = axis.mesh
     spec = aval.sharding.spec
     dims = (*spec.dims[:dim], axis.spec, *spec.dims[dim:])
-    return ShapedArray(shape, aval.dtype, aval.weak_type, NamedSharding(mesh, spec_from(dims, spec.unreduced, spec.reduced)), aval.manual)
+    return ShapedArray(
+        shape,
+        aval.dtype,
+        aval.weak_type,
+        NamedSharding(mesh, spec_from(dims, spec.unreduced, spec.reduced)),
+        aval.manual,
+    )
 
 
 class BatchTrace(Trace):
@@ -187,7 +205,9 @@ class BatchedJaxpr(Derived):
         self.mapped = mapped
 
 
-def batch_jaxpr(closed: ClosedJaxpr, axis: BatchAxis, mapped: Sequence[bool], force: bool | Sequence[bool] = False) -> BatchedJaxpr:
+def batch_jaxpr(
+    closed: ClosedJaxpr, axis: BatchAxis, mapped: Sequence[bool], force: bool | Sequence[bool] = False
+) -> BatchedJaxpr:
     """Map a jaxpr over the inputs whose `mapped` is set.  force: which results must be mapped although they are the same for all."""
     forced = (force,) * len(closed.jaxpr.outvars) if isinstance(force, bool) else tuple(force)
     key = (closed, axis, tuple(mapped), forced, state.mapped)
@@ -199,7 +219,7 @@ def _batched(closed: ClosedJaxpr, axis: BatchAxis, mapped: tuple[bool, ...], for
     found: list[tuple[bool, ...]] = []
 
     def f(*args: Any) -> list[Any]:
-        run = lambda *examples: eval_jaxpr(closed.jaxpr, closed.consts, examples)  # noqa: E731
+        run = lambda *examples: eval_jaxpr(closed.jaxpr, closed.consts, examples)
         outs, dims = batch_flat(run, axis, args, [0 if m else None for m in mapped])
         placed = [to_front(x, axis, d) if d is not None or force else x for x, d, force in zip(outs, dims, forced)]
         found.append(tuple(d is not None or force for d, force in zip(dims, forced)))
@@ -222,10 +242,11 @@ def front(args: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:
 def call_batch(name: str = "jaxpr") -> Callable[..., Any]:
     """The batching rule of an op that just calls the jaxpr in its parameter `name`."""
 
-    def rule(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], **params: Any) -> tuple[list[Any], list[int | None]]:
+    def rule(
+        op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], **params: Any
+    ) -> tuple[list[Any], list[int | None]]:
         derived = batch_jaxpr(params[name], axis, [d is not None for d in dims])
         outs = op(*derived.consts, *front(args, dims), **params | {name: derived.jaxpr})
         return list(outs), [0 if m else None for m in derived.mapped]
 
     return rule
-

@@ -38,9 +38,9 @@ def python_scan(f: Callable[..., Any], carry: Any, xs: Any, reverse: bool = Fals
 @pytest.mark.parametrize("n", [0, 1, 5])
 @pytest.mark.parametrize("jit", [False, True])
 def test_scan_is_a_loop(n: int, reverse: bool, jit: bool) -> None:
-    step = lambda c, x: (c * 0.5 + x, c - x)  # noqa: E731
+    step = lambda c, x: (c * 0.5 + x, c - x)
     xs = np.arange(n, dtype=F32) + 1
-    run = lambda c, xs: lax.scan(step, c, xs, reverse=reverse)  # noqa: E731
+    run = lambda c, xs: lax.scan(step, c, xs, reverse=reverse)
     got = (jax.jit(run) if jit else run)(F32(3), xs)
     close(got, python_scan(step, 3.0, xs, reverse))
     assert got[1].shape == (n,) and got[1].dtype == F32
@@ -48,7 +48,11 @@ def test_scan_is_a_loop(n: int, reverse: bool, jit: bool) -> None:
 
 def test_scan_of_trees_and_lengths() -> None:
     xs = jnp.arange(3.0)
-    carry, ys = lax.scan(lambda c, x: ({"n": c["n"] + 1, "s": c["s"] + x["a"] * x["b"][0]}, (c["s"], None)), {"n": 0, "s": 0.0}, {"a": xs, "b": [xs + 1]})
+    carry, ys = lax.scan(
+        lambda c, x: ({"n": c["n"] + 1, "s": c["s"] + x["a"] * x["b"][0]}, (c["s"], None)),
+        {"n": 0, "s": 0.0},
+        {"a": xs, "b": [xs + 1]},
+    )
     assert int(carry["n"]) == 3 and float(carry["s"]) == 0 * 1 + 1 * 2 + 2 * 3
     assert ys[1] is None
     close(ys[0], [0.0, 0.0, 2.0])
@@ -86,10 +90,12 @@ def test_cond_and_switch(jit: bool) -> None:
 
 def test_only_the_chosen_branch_is_run() -> None:
     seen = []
-    tell = lambda name: lambda x: (jax.debug.callback(lambda: seen.append(name)), x)[1]  # noqa: E731
+    tell = lambda name: lambda x: (jax.debug.callback(lambda: seen.append(name)), x)[1]
     jax.block_until_ready(jax.jit(lambda p, x: lax.cond(p, tell("yes"), tell("no"), x))(True, 1.0))
     assert seen == ["yes"]
-    jax.block_until_ready(lax.scan(lambda c, x: (jax.debug.callback(lambda: seen.append("step")), (c, None))[1], 0.0, jnp.arange(3)))
+    jax.block_until_ready(
+        lax.scan(lambda c, x: (jax.debug.callback(lambda: seen.append("step")), (c, None))[1], 0.0, jnp.arange(3))
+    )
     assert seen == ["yes"] + ["step"] * 3
 
 
@@ -143,7 +149,9 @@ def test_bodies_are_traced_and_compiled_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_text_shows_the_bodies() -> None:
-    f = lambda p, x: lax.cond(p, lambda x: lax.scan(lambda c, v: (jnp.sin(c) * v, c), x, jnp.arange(3.0))[0], lambda x: -x, x)  # noqa: E731
+    f = lambda p, x: lax.cond(
+        p, lambda x: lax.scan(lambda c, v: (jnp.sin(c) * v, c), x, jnp.arange(3.0))[0], lambda x: -x, x
+    )
     text = jax.jit(f).lower(True, 1.0).compile().as_text()
     lines = text.splitlines()
     assert sum(" conditional(" in line for line in lines) == 1 and sum(" while(" in line for line in lines) == 1
@@ -177,10 +185,18 @@ LOOPS: dict[str, Callable[..., Any]] = {
     "reverse": lambda a, xs: (lax.scan(lambda c, x: (c * x + a, c * a), a, xs, reverse=True)[1] ** 2).sum(),
     "integers beside": lambda a, xs: lax.scan(_step, (a, 0), xs)[0][0].sum(),
     "the carry is forgotten": lambda a, xs: lax.scan(lambda c, x: (a * 0 + 2.0, c * c * x), a, xs)[1].sum(),
-    "a constant at first": lambda a, xs: (lambda c, ys: c * ys.sum())(*lax.scan(lambda c, x: (c + a * x, c * c), jnp.zeros_like(a), xs)).sum(),
-    "nested": lambda a, xs: lax.scan(lambda c, x: (lax.scan(lambda d, y: (jnp.sin(d) * y + c, None), c * x, xs)[0], None), a, xs)[0].sum(),
-    "with cond": lambda a, xs: lax.scan(lambda c, x: (lax.cond(x > 0.5, lambda c: jnp.sin(c) * a, lambda c: c * x, c), c), a, xs)[0].sum(),
-    "with switch": lambda a, xs: lax.scan(lambda c, k: (lax.switch(k, [jnp.sin, lambda c: c * a, lambda c: c**3], c), None), a, jnp.arange(3))[0].sum(),
+    "a constant at first": lambda a, xs: (lambda c, ys: c * ys.sum())(
+        *lax.scan(lambda c, x: (c + a * x, c * c), jnp.zeros_like(a), xs)
+    ).sum(),
+    "nested": lambda a, xs: lax.scan(
+        lambda c, x: (lax.scan(lambda d, y: (jnp.sin(d) * y + c, None), c * x, xs)[0], None), a, xs
+    )[0].sum(),
+    "with cond": lambda a, xs: lax.scan(
+        lambda c, x: (lax.cond(x > 0.5, lambda c: jnp.sin(c) * a, lambda c: c * x, c), c), a, xs
+    )[0].sum(),
+    "with switch": lambda a, xs: lax.scan(
+        lambda c, k: (lax.switch(k, [jnp.sin, lambda c: c * a, lambda c: c**3], c), None), a, jnp.arange(3)
+    )[0].sum(),
     "remat": lambda a, xs: lax.scan(jax.checkpoint(lambda c, x: (jnp.sin(c * a) + x, c)), a, xs)[0].sum(),
     "fori": lambda a, xs: lax.fori_loop(0, 3, lambda k, c: jnp.sin(c) * a + k, a).sum(),
     "map": lambda a, xs: lax.map(lambda x: jnp.sin(x * a).sum(), xs).sum(),
@@ -214,7 +230,7 @@ def test_first_and_second_derivatives(name: str) -> None:
 
 
 def test_forward_derivatives_of_while() -> None:
-    f = lambda x: lax.while_loop(lambda c: c[1] < 5, lambda c: (jnp.sin(c[0]) * x, c[1] + 1), (x, 0))[0]  # noqa: E731
+    f = lambda x: lax.while_loop(lambda c: c[1] < 5, lambda c: (jnp.sin(c[0]) * x, c[1] + 1), (x, 0))[0]
     with jax.enable_x64(True):
         slope = differences(f, np.float64(0.7), np.float64(1))
         close(jax.jvp(f, (0.7,), (1.0,))[1], slope)
@@ -224,7 +240,7 @@ def test_forward_derivatives_of_while() -> None:
 
 
 def test_linear_transpose_of_a_loop() -> None:
-    f = lambda x: lax.fori_loop(0, 3, lambda k, c: 2 * c * (k + 1), x)  # noqa: E731
+    f = lambda x: lax.fori_loop(0, 3, lambda k, c: 2 * c * (k + 1), x)
     assert float(jax.linear_transpose(f, jnp.float32(1))(jnp.float32(1))[0]) == 2 * 4 * 6
 
 

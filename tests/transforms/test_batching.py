@@ -39,7 +39,10 @@ def test_a_sharded_mapped_dim(name: str, row: Row) -> None:
     axis = BatchAxis(SIZE, None, ("x",), MESH)
     examples = [row.args, *([_other(a, k) for a in row.args] for k in range(1, SIZE))]
     for dims in ways(row):
-        stacked = [a if d is None else np.stack([np.asarray(e[i]) for e in examples]) for i, (a, d) in enumerate(zip(row.args, dims))]
+        stacked = [
+            a if d is None else np.stack([np.asarray(e[i]) for e in examples])
+            for i, (a, d) in enumerate(zip(row.args, dims))
+        ]
         seen: list[Any] = []
 
         def one(*xs: Any, seen: Any = seen, dims: Any = dims) -> list[Any]:
@@ -52,7 +55,9 @@ def test_a_sharded_mapped_dim(name: str, row: Row) -> None:
             return [to_front(x, axis, d) for x, d in zip(outs, places)]
 
         got, avals, specs, _ = run(f, stacked, [P() if d is None else P("x") for d in dims], MESH, row.keys)
-        assert all("x" not in entry for entries in seen for entry in entries), "an example sees the axis of the mapped dim"
+        assert all("x" not in entry for entries in seen for entry in entries), (
+            "an example sees the axis of the mapped dim"
+        )
         for aval, spec in zip(avals, specs):
             assert aval.dims[0] == ("x",) == spec.dims[0], f"{name} mapped at {dims} gives {aval}"
         for k in range(SIZE):

@@ -50,7 +50,9 @@ def trace_body(what: str, fun: Callable[..., Any], structure: Any, avals: Sequen
             try:
                 aval_of(x)
             except TypeError:
-                raise TypeError(f"{what}: {name_of(fun)} returned a value of type {type(x)}, which is not a valid JAX type: {x!r}") from None
+                raise TypeError(
+                    f"{what}: {name_of(fun)} returned a value of type {type(x)}, which is not a valid JAX type: {x!r}"
+                ) from None
         found.append(out_tree)
         return leaves
 
@@ -83,7 +85,9 @@ def values_of(what: str, argument: str, full: Any) -> tuple[list[Any], Any]:
             out.append(as_value(x if isinstance(x, Value) or not hasattr(x, "__jax_array__") else x.__jax_array__()))
         except TypeError:
             path = tree.keystr(tree.paths(structure)[k])
-            raise TypeError(f"{what}: {argument}{path} is {x!r} of type {type(x)}, which is not a valid JAX type; only arrays and numbers can be passed") from None
+            raise TypeError(
+                f"{what}: {argument}{path} is {x!r} of type {type(x)}, which is not a valid JAX type; only arrays and numbers can be passed"
+            ) from None
     return out, structure
 
 

@@ -31,7 +31,9 @@ def differences(a: ShapedArray, b: ShapedArray) -> list[str]:
     return found
 
 
-def promoted(values: Sequence[Any], avals: Sequence[ShapedArray], outs: Sequence[ShapedArray]) -> tuple[list[Any], list[ShapedArray], bool]:
+def promoted(
+    values: Sequence[Any], avals: Sequence[ShapedArray], outs: Sequence[ShapedArray]
+) -> tuple[list[Any], list[ShapedArray], bool]:
     """(initial values, their types, whether any changed) with weak types and missing meshes as the body's results have them."""
     if len(avals) != len(outs):
         return list(values), list(avals), False
@@ -42,14 +44,22 @@ def promoted(values: Sequence[Any], avals: Sequence[ShapedArray], outs: Sequence
             if dtype != a.dtype:
                 x = cast(x, dtype)
                 a = a.update(dtype=dtype, weak_type=False)
-        if a.sharding.mesh.empty and not o.sharding.mesh.empty and not any(o.dims) and not o.unreduced and not o.reduced:
+        if (
+            a.sharding.mesh.empty
+            and not o.sharding.mesh.empty
+            and not any(o.dims)
+            and not o.unreduced
+            and not o.reduced
+        ):
             a = a.update(sharding=o.sharding)
         new_values.append(x)
         new_avals.append(a)
     return new_values, new_avals, any(a is not b for a, b in zip(new_avals, avals))
 
 
-def check_carry(what: str, name: str, structure: Any, avals: Sequence[ShapedArray], out_structure: Any, outs: Sequence[ShapedArray]) -> None:
+def check_carry(
+    what: str, name: str, structure: Any, avals: Sequence[ShapedArray], out_structure: Any, outs: Sequence[ShapedArray]
+) -> None:
     """Raise TypeError unless a body returns a carry like the one that it takes.
 
     what: who, e.g. 'scan body function'; name: of the carry in the user's function.

@@ -25,7 +25,9 @@ _INDEX = np.dtype("int32")
 _UNSET = object()
 
 
-def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any, operand: Any = _UNSET) -> Any:
+def cond(
+    pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any, operand: Any = _UNSET
+) -> Any:
     """`true_fun(*operands)` if `pred` holds, else `false_fun(*operands)`; only the chosen one is run.
 
     pred: a boolean scalar, or a number (true when it is not zero).  Both functions must return trees of the same types.
@@ -41,13 +43,17 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     (value,), structure = _scalar("cond", "pred", pred)
     aval = aval_of(value)
     if not tree.treedef_is_leaf(structure) or aval.ndim:
-        raise TypeError(f"Pred must be a scalar, got {pred} of type {aval.str_short()}: of shape {aval.shape}. Reduce it with `.all()` or `.any()`.")
+        raise TypeError(
+            f"Pred must be a scalar, got {pred} of type {aval.str_short()}: of shape {aval.shape}. Reduce it with `.all()` or `.any()`."
+        )
     if not (dtypes.is_bool(aval.dtype) or dtypes.is_int(aval.dtype) or dtypes.is_float(aval.dtype)):
         raise TypeError(f"Pred type must be either boolean or number, got {aval.str_short()}")
     if config.jax_disable_jit and not isinstance(value, Literal):
         return true_fun(*operands) if pred else false_fun(*operands)
     if not dtypes.is_bool(aval.dtype):
-        value = literal(value.val != 0, np.dtype(bool)) if isinstance(value, Literal) else ne(value, const_like(value, 0))
+        value = (
+            literal(value.val != 0, np.dtype(bool)) if isinstance(value, Literal) else ne(value, const_like(value, 0))
+        )
     index = literal(value.val, _INDEX) if isinstance(value, Literal) else cast(value, _INDEX)
     return _choose("cond", index, (false_fun, true_fun), ("false_fun", "true_fun"), operands)
 
@@ -85,11 +91,14 @@ def _scalar(what: str, name: str, x: Any) -> tuple[list[Any], Any]:
     return values, structure
 
 
-def _choose(what: str, index: Any, functions: Sequence[Callable[..., Any]], names: Sequence[str], operands: tuple[Any, ...]) -> Any:
+def _choose(
+    what: str, index: Any, functions: Sequence[Callable[..., Any]], names: Sequence[str], operands: tuple[Any, ...]
+) -> Any:
     values, structure = values_of(what, "operands", operands)
     avals = [placed_aval(a) for a in avals_of(values)]
     bodies = [trace_body(what, f, structure, avals) for f in functions]
-    _check_alike(what, bodies, functions, names)
+    order = slice(None, None, -1) if what == "cond" else slice(None)  # messages speak of true_fun first
+    _check_alike(what, bodies[order], functions[order], names[order])
     jaxprs, consts = join_constants(bodies)
     outs = cond_op(index, *consts, *values, branches=tuple(jaxprs))
     return tree.unflatten(bodies[0].structure, outs)
@@ -110,11 +119,15 @@ def _check_alike(what: str, bodies: Sequence[Body], functions: Sequence[Any], na
             if not found:
                 continue
             part = f" at path {tree.keystr(path)}" if path else ""
-            lines.append(f"the output of {names[0]}{part} has type {a.str_short()} but the output of {name}{part} has type {b.str_short()}, so {', and '.join(found)}.")
+            lines.append(
+                f"the output of {names[0]}{part} has type {a.str_short()} but the output of {name}{part} has type {b.str_short()}, so {', and '.join(found)}."
+            )
             hints += _hints(a, b, names[0], name)
         if lines:
             shown = "\n\n".join(["; ".join(lines), *hints])
-            raise TypeError(f"{what} branches must have equal output types but they differ: {shown}\n\nRevise the branches so that all return the same types.")
+            raise TypeError(
+                f"{what} branches must have equal output types but they differ: {shown}\n\nRevise the branches so that all return the same types."
+            )
 
 
 def _hints(a: ShapedArray, b: ShapedArray, first: str, second: str) -> list[str]:
@@ -122,5 +135,7 @@ def _hints(a: ShapedArray, b: ShapedArray, first: str, second: str) -> list[str]
     for have, want, name in ((a, b, first), (b, a, second)):
         missing = mesh_order(state.abstract_mesh, want.vma - have.vma) if state.check_vma else ()
         if missing:
-            out.append(f"This might be fixed by applying `jax.lax.pcast(..., {missing}, to='varying')` to the output of {name}.")
+            out.append(
+                f"This might be fixed by applying `jax.lax.pcast(..., {missing}, to='varying')` to the output of {name}."
+            )
     return out

@@ -92,7 +92,9 @@ def with_shared(branches: Sequence[ClosedJaxpr], consts: Sequence[Sequence[Any]]
 # -- batching ---------------------------------------------------------------------------------------------------
 
 
-def _batch(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], *, branches: Branches) -> tuple[list[Any], list[int | None]]:
+def _batch(
+    op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], *, branches: Branches
+) -> tuple[list[Any], list[int | None]]:
     """By an index that differs between examples: all branches, and a selection; so that collectives in them are met by all."""
     mapped = [d is not None for d in dims[1:]]
     operands = front(args[1:], dims[1:])
@@ -122,13 +124,17 @@ def _jvp(op: Op, primals: Sequence[Any], tangents: Sequence[Any], *, branches: B
         outs = [x or y for x, y in zip(outs, jvp_jaxpr(b, nonzero).nonzero)]
     derived = [jvp_jaxpr(b, nonzero, outs) for b in branches]
     jaxprs, consts = with_shared([d.jaxpr for d in derived], [d.consts for d in derived])
-    found = op(primals[0], *consts, *primals[1:], *(t for t in tangents[1:] if not isinstance(t, Zero)), branches=jaxprs)
+    found = op(
+        primals[0], *consts, *primals[1:], *(t for t in tangents[1:] if not isinstance(t, Zero)), branches=jaxprs
+    )
     rest = iter(found[len(outs) :])
     values = list(found[: len(outs)])
     return values, [next(rest) if flag else Zero(tangent_aval(v.aval)) for flag, v in zip(derived[0].nonzero, values)]
 
 
-def _partial_eval(op: Op, trace: PartialTrace, args: Sequence[Any], unknown: Sequence[bool], *, branches: Branches) -> list[Any]:
+def _partial_eval(
+    op: Op, trace: PartialTrace, args: Sequence[Any], unknown: Sequence[bool], *, branches: Branches
+) -> list[Any]:
     if unknown[0]:
         return trace.stage(op, args, {"branches": branches})
     flags = tuple(unknown[1:])
@@ -145,7 +151,9 @@ def _partial_eval(op: Op, trace: PartialTrace, args: Sequence[Any], unknown: Seq
     later: list[Any] = []
     if not all(out_known):
         rest = [a for a, u in zip(args[1:], flags) if u]
-        later = trace.stage(op, [args[0], *residuals, *(known[n] for n in joined.forwarded), *rest], {"branches": joined.unknown})
+        later = trace.stage(
+            op, [args[0], *residuals, *(known[n] for n in joined.forwarded), *rest], {"branches": joined.unknown}
+        )
     k_iter, u_iter = iter(results), iter(later)
     return [next(k_iter) if flag else next(u_iter) for flag in out_known]
 
@@ -203,7 +211,9 @@ class _Joined:
         wide = widened(wide, tuple(self.slots[s] for s in missing), r)
         at = {s: n for n, s in enumerate(mine)} | {s: r + n for n, s in enumerate(missing)}
         base = r + len(missing)
-        at_forwarded = {n: base + k for k, n in enumerate(parts.forwarded)} | {n: base + f + k for k, n in enumerate(other)}
+        at_forwarded = {n: base + k for k, n in enumerate(parts.forwarded)} | {
+            n: base + f + k for k, n in enumerate(other)
+        }
         rest = range(base + f + len(other), len(wide.in_avals))
         ins = (*(at[s] for s in range(len(self.slots))), *(at_forwarded[n] for n in self.forwarded), *rest)
         return rearranged(wide, ins, tuple(range(len(wide.out_avals))))

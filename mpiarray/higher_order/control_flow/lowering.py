@@ -56,7 +56,9 @@ def plan_of(partitioner: Any, eqn: Eqn) -> Plan | None:
     return partitioner.program.plans.get(eqn)
 
 
-def global_body(partitioner: Any, eqn: Eqn, closed: ClosedJaxpr, in_specs: Sequence[P], out_specs: Sequence[P]) -> ClosedJaxpr:
+def global_body(
+    partitioner: Any, eqn: Eqn, closed: ClosedJaxpr, in_specs: Sequence[P], out_specs: Sequence[P]
+) -> ClosedJaxpr:
     """A body of a global equation as a local program, for arguments that lie so and results that are to."""
     program = partitioner.program
     local = lower(f"{program.name}_{eqn.op.name}", closed, in_specs, out_specs, program.mesh, program.size).local

@@ -33,7 +33,9 @@ def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any
             raise ValueError(f"lax.map got value with no leading axis to scan over: {aval_of(x).str_short()}")
     sizes = {aval_of(x).shape[0] for x in leaves}
     if len(sizes) != 1:
-        raise ValueError(f"lax.map got values with different leading axis sizes: {', '.join(str(n) for n in sorted(sizes))}.")
+        raise ValueError(
+            f"lax.map got values with different leading axis sizes: {', '.join(str(n) for n in sorted(sizes))}."
+        )
     (count,) = sizes
     many, rest = divmod(count, batch_size)
     done = []
@@ -86,9 +88,13 @@ def associative_scan(fn: Callable[..., Any], elems: Any, reverse: bool = False, 
         leaves = [flip(x, d) for x, d in zip(leaves, axes)]
 
     def combine(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
-        found, out_structure = values_of("associative_scan", "result of fn", fn(tree.unflatten(structure, a), tree.unflatten(structure, b)))
+        found, out_structure = values_of(
+            "associative_scan", "result of fn", fn(tree.unflatten(structure, a), tree.unflatten(structure, b))
+        )
         if out_structure != structure:
-            raise TypeError(f"associative_scan: fn must return a tree like its arguments, {structure}, got {out_structure}")
+            raise TypeError(
+                f"associative_scan: fn must return a tree like its arguments, {structure}, got {out_structure}"
+            )
         return found
 
     found = _prefixes(combine, leaves, axes)
@@ -109,7 +115,10 @@ def _prefixes(combine: Callable[..., list[Any]], xs: list[Any], axes: Sequence[i
     n = aval_of(xs[0]).shape[axes[0]]
     if n < 2:
         return xs
-    pairs = combine([_every_second(x, d, 0, n - n % 2) for x, d in zip(xs, axes)], [_every_second(x, d, 1, n) for x, d in zip(xs, axes)])
+    pairs = combine(
+        [_every_second(x, d, 0, n - n % 2) for x, d in zip(xs, axes)],
+        [_every_second(x, d, 1, n) for x, d in zip(xs, axes)],
+    )
     odd = _prefixes(combine, pairs, axes)
     before = [_every(x, d, 0, aval_of(x).shape[d] - (n % 2 == 0)) for x, d in zip(odd, axes)]
     even = combine(before, [_every_second(x, d, 2, n) for x, d in zip(xs, axes)]) if n > 2 else []

@@ -64,7 +64,9 @@ def _length(avals: Sequence[ShapedArray], length: Any) -> int:
         try:
             length = operator.index(length)
         except TypeError:
-            raise TypeError(f"The `length` argument to `scan` expects a concrete `int` value, got {length!r}.") from None
+            raise TypeError(
+                f"The `length` argument to `scan` expects a concrete `int` value, got {length!r}."
+            ) from None
         if length < 0:
             raise ValueError(f"scan: length must not be negative, got {length}")
         if any(n != length for n in sizes):
@@ -82,7 +84,9 @@ def _check_unroll(unroll: Any) -> None:
         raise ValueError(f"`unroll` must be a `bool` or a non-negative `int`, got {unroll!r}.")
 
 
-def _trace(f: Callable[..., Any], carry: list[Any], carry_tree: Any, slices: list[Any], xs_tree: Any) -> tuple[Body, list[Any]]:
+def _trace(
+    f: Callable[..., Any], carry: list[Any], carry_tree: Any, slices: list[Any], xs_tree: Any
+) -> tuple[Body, list[Any]]:
     """The body's jaxpr, and the initial carry with the types that the body keeps."""
     what, name = "scan body function", first_parameter(f, "carry")
     structure = tree.treedef_tuple((carry_tree, xs_tree))
@@ -101,7 +105,9 @@ def _trace(f: Callable[..., Any], carry: list[Any], carry_tree: Any, slices: lis
     return body, carry
 
 
-def _in_python(f: Callable[..., Any], init: Any, slices: list[Any], xs_tree: Any, count: int, reverse: bool) -> tuple[Any, Any]:
+def _in_python(
+    f: Callable[..., Any], init: Any, slices: list[Any], xs_tree: Any, count: int, reverse: bool
+) -> tuple[Any, Any]:
     """Under `disable_jit`: a Python loop, so that its values can be looked at."""
     if not count:
         raise ValueError("zero-length scan is not supported in disable_jit() mode because the output type is unknown.")
@@ -111,4 +117,3 @@ def _in_python(f: Callable[..., Any], init: Any, slices: list[Any], xs_tree: Any
         rows.append(y)
     rows = rows[::-1] if reverse else rows
     return carry, tree.map(lambda *ys: stack([as_array(y) for y in ys]), rows[0], *rows[1:])
-

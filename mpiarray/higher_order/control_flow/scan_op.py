@@ -30,16 +30,32 @@ def stacked_aval(aval: ShapedArray, length: int) -> ShapedArray:
     shape = (length, *aval.shape)
     if aval.sharding.mesh.empty:
         return ShapedArray(shape, aval.dtype, aval.weak_type, None, aval.manual)
-    return ShapedArray(shape, aval.dtype, aval.weak_type, NamedSharding(aval.sharding.mesh, lowering.leading(aval.sharding.spec)), aval.manual)
+    return ShapedArray(
+        shape,
+        aval.dtype,
+        aval.weak_type,
+        NamedSharding(aval.sharding.mesh, lowering.leading(aval.sharding.spec)),
+        aval.manual,
+    )
 
 
-def _split(values: Sequence[Any], num_consts: int, num_carry: int) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+def _split(
+    values: Sequence[Any], num_consts: int, num_carry: int
+) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
     n = num_consts + num_carry
     return values[:num_consts], values[num_consts:n], values[n:]
 
 
 def _infer(
-    avals: Sequence[ShapedArray], mesh: Any, *, jaxpr: ClosedJaxpr, length: int, num_carry: int, num_consts: int, reverse: bool, unroll: int
+    avals: Sequence[ShapedArray],
+    mesh: Any,
+    *,
+    jaxpr: ClosedJaxpr,
+    length: int,
+    num_carry: int,
+    num_consts: int,
+    reverse: bool,
+    unroll: int,
 ) -> list[ShapedArray]:
     consts, carry, xs = _split(jaxpr.in_avals, num_consts, num_carry)
     lowering.check_operands("scan", avals, [*consts, *carry, *(stacked_aval(a, length) for a in xs)])
@@ -61,7 +77,10 @@ def _plan(avals: Sequence[Any], *, jaxpr: ClosedJaxpr, num_carry: int, num_const
     consts, carry, xs = _split(specs, num_consts, num_carry)
     slices = tuple(lowering.without_leading(s) for s in xs)
     carry, outs = lowering.settle(jaxpr, tuple(consts), tuple(carry), slices, mesh_of(avals))
-    return Plan((*consts, *carry, *(lowering.leading(s) for s in slices)), (*carry, *(lowering.leading(s) for s in outs[num_carry:])))
+    return Plan(
+        (*consts, *carry, *(lowering.leading(s) for s in slices)),
+        (*carry, *(lowering.leading(s) for s in outs[num_carry:])),
+    )
 
 
 def _lower(partitioner: Any, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
@@ -100,7 +119,15 @@ def _build(
 
 
 def _steps(
-    op: Op, args: Sequence[Any], *, jaxpr: ClosedJaxpr, length: int, num_carry: int, num_consts: int, reverse: bool, unroll: int
+    op: Op,
+    args: Sequence[Any],
+    *,
+    jaxpr: ClosedJaxpr,
+    length: int,
+    num_carry: int,
+    num_consts: int,
+    reverse: bool,
+    unroll: int,
 ) -> list[Any]:
     consts, carry, xs = _split(args, num_consts, num_carry)
     rows: list[list[Any]] = []

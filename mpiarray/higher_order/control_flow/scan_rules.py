@@ -42,7 +42,15 @@ def _either(a: Sequence[bool], b: Sequence[bool]) -> list[bool]:
 
 
 def batch(
-    op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, num_consts: int, num_carry: int, **params: Any
+    op: Op,
+    axis: BatchAxis,
+    args: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    jaxpr: ClosedJaxpr,
+    num_consts: int,
+    num_carry: int,
+    **params: Any,
 ) -> tuple[list[Any], list[int | None]]:
     consts, carry, xs = three([d is not None for d in dims], num_consts, num_carry)
     ys = len(jaxpr.jaxpr.outvars) - num_carry
@@ -60,7 +68,9 @@ def batch(
         *(batch_to(x, axis, d, 0) if m else x for x, d, m in zip(k_args, k_dims, carry)),
         *(x if d is None else move_dim(x, d, 1) for x, d in zip(x_args, x_dims)),
     ]
-    outs = op(*operands, jaxpr=derived.jaxpr, num_consts=num_consts + len(derived.consts), num_carry=num_carry, **params)
+    outs = op(
+        *operands, jaxpr=derived.jaxpr, num_consts=num_consts + len(derived.consts), num_carry=num_carry, **params
+    )
     found = derived.mapped
     return list(outs), [*(0 if m else None for m in found[:num_carry]), *(1 if m else None for m in found[num_carry:])]
 
@@ -69,7 +79,14 @@ def batch(
 
 
 def jvp(
-    op: Op, primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, num_consts: int, num_carry: int, **params: Any
+    op: Op,
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    jaxpr: ClosedJaxpr,
+    num_consts: int,
+    num_carry: int,
+    **params: Any,
 ) -> tuple[list[Any], list[Any]]:
     consts, carry, xs = three([not isinstance(t, Zero) for t in tangents], num_consts, num_carry)
     ys = len(jaxpr.jaxpr.outvars) - num_carry
@@ -92,7 +109,9 @@ def jvp(
     n, m = num_carry, num_carry + sum(carry)
     rest = iter([*outs[n:m], *outs[m + ys :]])
     zeros = [Zero(tangent_aval(o.aval)) for o in (*outs[:n], *outs[m : m + ys])]
-    return [*outs[:n], *outs[m : m + ys]], [next(rest) if flag else z for flag, z in zip(derived.nonzero, zeros, strict=True)]
+    return [*outs[:n], *outs[m : m + ys]], [
+        next(rest) if flag else z for flag, z in zip(derived.nonzero, zeros, strict=True)
+    ]
 
 
 def _instantiated(t: Any, aval: Any) -> Any:
@@ -118,7 +137,15 @@ def _in_order(derived: JvpJaxpr, nonzero: Sequence[bool], num_consts: int, num_c
 
 
 def partial_eval(
-    op: Op, trace: PartialTrace, args: Sequence[Any], unknown: Sequence[bool], *, jaxpr: ClosedJaxpr, num_consts: int, num_carry: int, **params: Any
+    op: Op,
+    trace: PartialTrace,
+    args: Sequence[Any],
+    unknown: Sequence[bool],
+    *,
+    jaxpr: ClosedJaxpr,
+    num_consts: int,
+    num_carry: int,
+    **params: Any,
 ) -> list[Any]:
     consts, carry, xs = three(unknown, num_consts, num_carry)
     ys = len(jaxpr.jaxpr.outvars) - num_carry
@@ -135,7 +162,9 @@ def partial_eval(
     with current(trace.parent):
         fixed = [*parts.consts, *known[0]]
         hoisted = eval_jaxpr(loop.hoisted, (), fixed)
-        outs = op(*fixed, *known[1], *known[2], jaxpr=loop.known, num_consts=len(fixed), num_carry=len(known[1]), **params)
+        outs = op(
+            *fixed, *known[1], *known[2], jaxpr=loop.known, num_consts=len(fixed), num_carry=len(known[1]), **params
+        )
     stacked = outs[len(outs) - loop.stacked :] if loop.stacked else []
     results = outs[: len(outs) - loop.stacked]
     later: list[Any] = []
@@ -241,12 +270,21 @@ class _Backward(Derived):
 
 
 def transpose(
-    op: Op, cts: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, num_consts: int, num_carry: int, reverse: bool, **params: Any
+    op: Op,
+    cts: Sequence[Any],
+    *args: Any,
+    jaxpr: ClosedJaxpr,
+    num_consts: int,
+    num_carry: int,
+    reverse: bool,
+    **params: Any,
 ) -> list[Any]:
     c, k, x = three(args, num_consts, num_carry)
     c_linear, x_linear = tuple(isinstance(a, Linear) for a in c), tuple(isinstance(a, Linear) for a in x)
     live = tuple(not isinstance(ct, Zero) for ct in cts[num_carry:])
-    derived = _cache.get((jaxpr, c_linear, x_linear, live), lambda: _backward(jaxpr, c_linear, x_linear, num_carry, live))
+    derived = _cache.get(
+        (jaxpr, c_linear, x_linear, live), lambda: _backward(jaxpr, c_linear, x_linear, num_carry, live)
+    )
     avals = jaxpr.in_avals
     sums = [filled(cotangent_aval(a), 0) for a, flag in zip(avals, c_linear) if flag]
     carry_cts = [instantiate(ct) for ct in cts[:num_carry]]

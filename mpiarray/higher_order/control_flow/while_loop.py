@@ -47,7 +47,9 @@ def while_loop(cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init_
             break
     cond = trace_body("while_loop", cond_fun, args, avals)
     _check_condition(cond, cond_fun)
-    check_carry("while_loop body function", first_parameter(body_fun, "val"), structure, avals, body.structure, body.out_avals)
+    check_carry(
+        "while_loop body function", first_parameter(body_fun, "val"), structure, avals, body.structure, body.out_avals
+    )
     outs = while_op(
         *cond.consts, *body.consts, *carry,
         cond_jaxpr=cond.jaxpr, cond_nconsts=len(cond.consts), body_jaxpr=body.jaxpr, body_nconsts=len(body.consts),
@@ -60,10 +62,14 @@ def _check_condition(cond: Body, fun: Any) -> None:
     if not tree.treedef_is_leaf(cond.structure):
         raise TypeError(f"cond_fun must return a boolean scalar, but got pytree {cond.structure} from {name_of(fun)}.")
     if avals[0].ndim or not dtypes.is_bool(avals[0].dtype):
-        raise TypeError(f"cond_fun must return a boolean scalar (bool[]), but got output type(s) [{avals[0].str_short()}] from {name_of(fun)}.")
+        raise TypeError(
+            f"cond_fun must return a boolean scalar (bool[]), but got output type(s) [{avals[0].str_short()}] from {name_of(fun)}."
+        )
 
 
-def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], init_val: Any, *, unroll: int | bool | None = None) -> Any:
+def fori_loop(
+    lower: Any, upper: Any, body_fun: Callable[..., Any], init_val: Any, *, unroll: int | bool | None = None
+) -> Any:
     """`val = body_fun(i, val)` for i from `lower` up to `upper`, not included; none when `upper <= lower`.
 
     Bounds that are known when the loop is traced make it a `scan`, which has derivatives in both directions; others make
@@ -83,7 +89,9 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], init_val: An
 
         if config.jax_disable_jit and last <= first:
             return init_val
-        (_, result), _ = scan(scan_body, (start, init_val), None, length=max(last - first, 0), unroll=1 if unroll is None else unroll)
+        (_, result), _ = scan(
+            scan_body, (start, init_val), None, length=max(last - first, 0), unroll=1 if unroll is None else unroll
+        )
         return result
     return _dynamic(start, _as_bound(upper, dtype, weak), body_fun, init_val)
 
@@ -108,7 +116,9 @@ def _bound(name: str, x: Any) -> ShapedArray:
     except TypeError:
         raise TypeError(f"fori_loop: {name} is {x!r} of type {type(x)}; the bounds must be integers") from None
     if aval.ndim or not dtypes.is_int(aval.dtype):
-        raise TypeError(f"fori_loop: lower and upper arguments must be integer scalars, got {name} of type {aval.str_short()}")
+        raise TypeError(
+            f"fori_loop: lower and upper arguments must be integer scalars, got {name} of type {aval.str_short()}"
+        )
     return aval
 
 

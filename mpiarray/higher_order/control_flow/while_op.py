@@ -62,11 +62,16 @@ def _lower(partitioner: Any, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
     else:
         c, b, carry = three(plan.ins, params["cond_nconsts"], params["body_nconsts"])
         (out,) = lowering.typed_specs(cond.out_avals)
-        programs = lowering.global_body(partitioner, eqn, cond, (*c, *carry), (out,)), lowering.global_body(partitioner, eqn, body, (*b, *carry), carry)
+        programs = (
+            lowering.global_body(partitioner, eqn, cond, (*c, *carry), (out,)),
+            lowering.global_body(partitioner, eqn, body, (*b, *carry), carry),
+        )
     return while_op(*operands, **params | {"cond_jaxpr": programs[0], "body_jaxpr": programs[1]})
 
 
-def _build(ctx: DeviceContext, *, cond_jaxpr: Body, cond_nconsts: int, body_jaxpr: Body, body_nconsts: int) -> Callable[..., Any]:
+def _build(
+    ctx: DeviceContext, *, cond_jaxpr: Body, cond_nconsts: int, body_jaxpr: Body, body_nconsts: int
+) -> Callable[..., Any]:
     assert ctx.compile is not None, "loops are steps of executables"
     cond, body = ctx.compile(cond_jaxpr), ctx.compile(body_jaxpr)
     first = cond_nconsts + body_nconsts
@@ -80,9 +85,13 @@ def _build(ctx: DeviceContext, *, cond_jaxpr: Body, cond_nconsts: int, body_jaxp
     return run
 
 
-def _steps(op: Op, args: Sequence[Any], *, cond_jaxpr: Body, cond_nconsts: int, body_jaxpr: Body, body_nconsts: int) -> list[Any]:
+def _steps(
+    op: Op, args: Sequence[Any], *, cond_jaxpr: Body, cond_nconsts: int, body_jaxpr: Body, body_nconsts: int
+) -> list[Any]:
     cond_consts, body_consts, carry = three(args, cond_nconsts, body_nconsts)
-    while np.asarray(concrete(eval_jaxpr(cond_jaxpr.jaxpr, cond_jaxpr.consts, [*cond_consts, *carry])[0])).reshape(())[()]:
+    while np.asarray(concrete(eval_jaxpr(cond_jaxpr.jaxpr, cond_jaxpr.consts, [*cond_consts, *carry])[0])).reshape(())[
+        ()
+    ]:
         carry = eval_jaxpr(body_jaxpr.jaxpr, body_jaxpr.consts, [*body_consts, *carry])
     return carry
 
@@ -93,7 +102,15 @@ _cache = DerivedCache()
 
 
 def _batch(
-    op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], *, cond_jaxpr: Body, cond_nconsts: int, body_jaxpr: Body, body_nconsts: int
+    op: Op,
+    axis: BatchAxis,
+    args: Sequence[Any],
+    dims: Sequence[int | None],
+    *,
+    cond_jaxpr: Body,
+    cond_nconsts: int,
+    body_jaxpr: Body,
+    body_nconsts: int,
 ) -> tuple[list[Any], list[int | None]]:
     """Examples that are done keep their values until all are."""
     cond_flags, body_flags, carry = three([d is not None for d in dims], cond_nconsts, body_nconsts)
@@ -108,7 +125,9 @@ def _batch(
     moved = front(args, dims)
     cond_args, body_args, carry_args = three(moved, cond_nconsts, body_nconsts)
     _, _, carry_dims = three(dims, cond_nconsts, body_nconsts)
-    carry_args = [batch_to(x, axis, None, 0) if m and d is None else x for x, d, m in zip(carry_args, carry_dims, carry)]
+    carry_args = [
+        batch_to(x, axis, None, 0) if m and d is None else x for x, d, m in zip(carry_args, carry_dims, carry)
+    ]
     cond_args, body_args = [*cond.consts, *cond_args], [*body.consts, *body_args]
     cond_done, body_done = cond.jaxpr, body.jaxpr
     if several:
@@ -139,8 +158,15 @@ class _Frozen(Derived):
             new = eval_jaxpr(body.jaxpr, body.consts, [*b, *old])
             return [choose(going, [o, n]) for o, n in zip(old, new)]
 
-        super().__init__(trace_to_jaxpr(step, [*c_avals, *b_avals, *carry], name=body.jaxpr.debug_name, record_source=False))
-        going = trace_to_jaxpr(lambda *args: [any_of(eval_jaxpr(cond.jaxpr, cond.consts, args)[0])], cond.in_avals, name=cond.jaxpr.debug_name, record_source=False)
+        super().__init__(
+            trace_to_jaxpr(step, [*c_avals, *b_avals, *carry], name=body.jaxpr.debug_name, record_source=False)
+        )
+        going = trace_to_jaxpr(
+            lambda *args: [any_of(eval_jaxpr(cond.jaxpr, cond.consts, args)[0])],
+            cond.in_avals,
+            name=cond.jaxpr.debug_name,
+            record_source=False,
+        )
         self.cond = Derived(going).jaxpr
 
 
@@ -148,7 +174,14 @@ class _Frozen(Derived):
 
 
 def _jvp(
-    op: Op, primals: Sequence[Any], tangents: Sequence[Any], *, cond_jaxpr: Body, cond_nconsts: int, body_jaxpr: Body, body_nconsts: int
+    op: Op,
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    cond_jaxpr: Body,
+    cond_nconsts: int,
+    body_jaxpr: Body,
+    body_nconsts: int,
 ) -> tuple[list[Any], list[Any]]:
     _, consts, carry = three([not isinstance(t, Zero) for t in tangents], cond_nconsts, body_nconsts)
     while True:
@@ -166,7 +199,12 @@ def _jvp(
     extra, n = len(derived.consts), len(carry)
     total = extra + body_nconsts + n
     # constants first, each kind with its tangents behind
-    order = (*range(extra + body_nconsts), *range(total, total + len(b_live)), *range(extra + body_nconsts, total), *range(total + len(b_live), total + len(b_live) + len(live)))
+    order = (
+        *range(extra + body_nconsts),
+        *range(total, total + len(b_live)),
+        *range(extra + body_nconsts, total),
+        *range(total + len(b_live), total + len(b_live) + len(live)),
+    )
     body = rearranged(derived.jaxpr, order, tuple(range(len(derived.jaxpr.out_avals))))
     cond = widened(cond_jaxpr, tuple(avals), len(cond_jaxpr.in_avals))
     outs = op(
@@ -174,14 +212,29 @@ def _jvp(
         cond_jaxpr=cond, cond_nconsts=cond_nconsts, body_jaxpr=body, body_nconsts=extra + body_nconsts + len(b_live),
     )  # fmt: skip
     rest = iter(outs[n:])
-    return list(outs[:n]), [next(rest) if flag else Zero(tangent_aval(o.aval)) for flag, o in zip(derived.nonzero, outs)]
+    return list(outs[:n]), [
+        next(rest) if flag else Zero(tangent_aval(o.aval)) for flag, o in zip(derived.nonzero, outs)
+    ]
 
 
 def _partial_eval(
-    op: Op, trace: PartialTrace, args: Sequence[Any], unknown: Sequence[bool], *, cond_jaxpr: Body, cond_nconsts: int, body_jaxpr: Body, body_nconsts: int
+    op: Op,
+    trace: PartialTrace,
+    args: Sequence[Any],
+    unknown: Sequence[bool],
+    *,
+    cond_jaxpr: Body,
+    cond_nconsts: int,
+    body_jaxpr: Body,
+    body_nconsts: int,
 ) -> list[Any]:
     """What is carried from known values alone is computed now; the rest is the whole loop, later: nothing is kept of its iterations."""
-    params = {"cond_jaxpr": cond_jaxpr, "cond_nconsts": cond_nconsts, "body_jaxpr": body_jaxpr, "body_nconsts": body_nconsts}
+    params = {
+        "cond_jaxpr": cond_jaxpr,
+        "cond_nconsts": cond_nconsts,
+        "body_jaxpr": body_jaxpr,
+        "body_nconsts": body_nconsts,
+    }
     cond_flags, body_flags, carry = three(unknown, cond_nconsts, body_nconsts)
     while True:
         split = partial_eval_jaxpr(body_jaxpr, [*body_flags, *carry])
@@ -202,7 +255,15 @@ def _partial_eval(
     cond = rearranged(cond_split.known, tuple(range(len(cond_split.known.in_avals))), (0,))
     c_known = [*cond_split.consts, *(a for a, u in zip(c_args, cond_flags) if not u)]
     with current(trace.parent):
-        outs = op(*c_known, *b_known, *(k_args[k] for k in keep), cond_jaxpr=cond, cond_nconsts=len(c_known), body_jaxpr=body, body_nconsts=len(b_known))
+        outs = op(
+            *c_known,
+            *b_known,
+            *(k_args[k] for k in keep),
+            cond_jaxpr=cond,
+            cond_nconsts=len(c_known),
+            body_jaxpr=body,
+            body_nconsts=len(b_known),
+        )
     later = trace.stage(op, args, params)
     found = dict(zip(keep, outs))
     return [found.get(k, x) for k, x in enumerate(later)]
