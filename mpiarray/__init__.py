@@ -10,7 +10,22 @@
 One MPI rank owns one device of a mesh; every rank runs the same program.  Importing starts no MPI.
 """
 
-from mpiarray import ad_checkpoint, custom_derivatives, debug, dtypes, errors, experimental, lax, nn, numpy, random, scipy, sharding, tree, tree_util
+from mpiarray import (
+    ad_checkpoint,
+    custom_derivatives,
+    debug,
+    dtypes,
+    errors,
+    experimental,
+    lax,
+    nn,
+    numpy,
+    random,
+    scipy,
+    sharding,
+    tree,
+    tree_util,
+)
 from mpiarray.config import config
 from mpiarray.higher_order import checkpoint_policies
 from mpiarray.higher_order.checkpoint import checkpoint

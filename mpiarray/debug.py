@@ -9,4 +9,11 @@ from mpiarray.runtime.debug import (
 )
 from mpiarray.runtime.debug import print_ as print
 
-__all__ = ["callback", "inspect_array_sharding", "print", "redistribution_plan", "visualize_array_sharding", "visualize_sharding"]
+__all__ = [
+    "callback",
+    "inspect_array_sharding",
+    "print",
+    "redistribution_plan",
+    "visualize_array_sharding",
+    "visualize_sharding",
+]

@@ -76,7 +76,9 @@ def _cost(jaxpr: Jaxpr) -> Cost:
         if not inner:
             _add(cost, eqn)
         elif "branches" in eqn.params:
-            cost.add(max(inner, key=lambda branch: (branch.communication_bytes, branch.flops, branch.bytes_accessed)), 1)
+            cost.add(
+                max(inner, key=lambda branch: (branch.communication_bytes, branch.flops, branch.bytes_accessed)), 1
+            )
         else:
             for body in inner:
                 cost.add(body, eqn.params.get("length", 1))
@@ -116,7 +118,9 @@ def communication(eqn: Eqn, block: int) -> tuple[float, float]:
         step = eqn.params["step"]
         table = step.for_rank(step.target.ids[0])
         item = step.itemsize
-        return float(sum(math.prod(s.stop - s.start for s in r.box) * item for r in table.recvs)), float(len(table.recvs))
+        return float(sum(math.prod(s.stop - s.start for s in r.box) * item for r in table.recvs)), float(
+            len(table.recvs)
+        )
     n = math.prod(eqn.mesh.shape[a] for a in axes_of(eqn)) if eqn.op.build is not None and axes_of(eqn) else 1
     rounds = float((n - 1).bit_length())
     match eqn.op.hlo_name:

@@ -94,7 +94,11 @@ class Executable:
         for eqn in jaxpr.eqns:
             run = self.prepare(eqn)
             ins = tuple(read(a) for a in eqn.invars)
-            foldable = not eqn.op.effects and all(i in known for i in ins) and all(v.aval.size <= _FOLD_LIMIT for v in eqn.outvars)
+            foldable = (
+                not eqn.op.effects
+                and all(i in known for i in ins)
+                and all(v.aval.size <= _FOLD_LIMIT for v in eqn.outvars)
+            )
             foldable = foldable and (eqn.op.build is None or not ins)
             if foldable:
                 value = run(*(initial[i] for i in ins))
@@ -139,7 +143,13 @@ def _runner(arity: int, initial: list[Any], steps: list[Any], results: tuple[int
             last_use[i] = k
     fixed = {i for i in range(len(initial)) if initial[i] is not None} | set(results)
     plan = [
-        (run, _getter(ins), outs[0] if not several else outs, several, tuple(i for i, k2 in last_use.items() if k2 == k and i not in fixed))
+        (
+            run,
+            _getter(ins),
+            outs[0] if not several else outs,
+            several,
+            tuple(i for i, k2 in last_use.items() if k2 == k and i not in fixed),
+        )
         for k, (run, ins, outs, several) in enumerate(steps)
     ]
     tail = initial[arity:]

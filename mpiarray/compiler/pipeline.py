@@ -64,7 +64,9 @@ def lower(
     return program
 
 
-def results_of(name: str, jaxpr: ClosedJaxpr, in_specs: Sequence[P], mesh: AbstractMesh, size: int = 1) -> tuple[P, ...]:
+def results_of(
+    name: str, jaxpr: ClosedJaxpr, in_specs: Sequence[P], mesh: AbstractMesh, size: int = 1
+) -> tuple[P, ...]:
     """Where the results of a program fall on Auto axes, for inputs that lie so; nothing is partitioned."""
     program = Program(name, closed(jaxpr), tuple(in_specs), (None,) * len(jaxpr.jaxpr.outvars), mesh, size)
     for step in PASSES[: PASSES.index(propagate) + 1]:

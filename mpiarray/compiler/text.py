@@ -16,7 +16,8 @@ from typing import Any
 
 from mpiarray.compiler.program import Program
 from mpiarray.core.jaxpr import Eqn, Jaxpr
-from mpiarray.core.printer import literal_text, names as fresh_names, param_text
+from mpiarray.core.printer import literal_text, param_text
+from mpiarray.core.printer import names as fresh_names
 from mpiarray.core.value import Literal
 
 _SKIP = {"axis_size", "axes_size", "axis_index_groups", "tiled", "sharding", "out_sharding"}
@@ -38,7 +39,9 @@ def _lines(jaxpr: Jaxpr, fresh: Any, names: dict[Any, str], indent: str) -> list
             names[v] = f"%{next(fresh)}"
         return names[v]
 
-    out = [f"{indent}{name(v)} = {v.aval.short()} parameter({k})" for k, v in enumerate((*jaxpr.constvars, *jaxpr.invars))]
+    out = [
+        f"{indent}{name(v)} = {v.aval.short()} parameter({k})" for k, v in enumerate((*jaxpr.constvars, *jaxpr.invars))
+    ]
     for eqn in jaxpr.eqns:
         results = ", ".join(name(v) for v in eqn.outvars)
         types = ", ".join(v.aval.short() for v in eqn.outvars)

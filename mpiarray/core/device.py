@@ -22,7 +22,13 @@ class DeviceContext:
 
     __slots__ = ("compile", "coords", "device_ids", "mesh", "position")
 
-    def __init__(self, device_ids: tuple[int, ...], mesh: AbstractMesh, rank: int, compile: Callable[[Any], Callable[..., Any]] | None = None):
+    def __init__(
+        self,
+        device_ids: tuple[int, ...],
+        mesh: AbstractMesh,
+        rank: int,
+        compile: Callable[[Any], Callable[..., Any]] | None = None,
+    ):
         if rank not in device_ids:
             raise InternalError(f"rank {rank} is not one of the devices {device_ids}")
         self.device_ids = device_ids

@@ -48,7 +48,9 @@ def _hashable(v: Any) -> bool:
     return True
 
 
-def _infer(op: ops.Op, avals: tuple[ShapedArray, ...], params: dict[str, Any], context: AbstractMesh) -> tuple[ShapedArray, ...]:
+def _infer(
+    op: ops.Op, avals: tuple[ShapedArray, ...], params: dict[str, Any], context: AbstractMesh
+) -> tuple[ShapedArray, ...]:
     if op.infer is not None:  # it may take its operand from one mesh to another
         outs = op.infer(avals, context, **params)
         return tuple(outs) if op.multiple_results else (outs,)
@@ -56,21 +58,29 @@ def _infer(op: ops.Op, avals: tuple[ShapedArray, ...], params: dict[str, Any], c
     avals = on_mesh(avals, mesh)
     shapes = op.type_rule(*avals, **params)
     outs = tuple(shapes) if op.multiple_results else (shapes,)
-    vma = op.vma(avals, params) & frozenset(mesh.manual_axes) if state.check_vma else frozenset()  # not over the axes of vmaps
+    vma = (
+        op.vma(avals, params) & frozenset(mesh.manual_axes) if state.check_vma else frozenset()
+    )  # not over the axes of vmaps
     unreduced, reduced = partial_sums(op, avals, params)
     manual = _manual(mesh, vma, unreduced, reduced)
     if mesh.empty:
         return tuple(ShapedArray(tuple(o.shape), o.dtype, o.weak_type, None, manual) for o in outs)
     plan = op.plan(avals, **params)
     named = frozenset(mesh.manual_axes)
-    out_specs = [P.from_dims(s.dims, s.unreduced | (unreduced - named), s.reduced | (reduced - named)) for s in plan.result or plan.outs]
+    out_specs = [
+        P.from_dims(s.dims, s.unreduced | (unreduced - named), s.reduced | (reduced - named))
+        for s in plan.result or plan.outs
+    ]
     _check_duplicates(op, avals, outs, out_specs, mesh)
     return tuple(
-        ShapedArray(tuple(o.shape), o.dtype, o.weak_type, NamedSharding(mesh, s), manual) for o, s in zip(outs, out_specs, strict=True)
+        ShapedArray(tuple(o.shape), o.dtype, o.weak_type, NamedSharding(mesh, s), manual)
+        for o, s in zip(outs, out_specs, strict=True)
     )
 
 
-def _manual(mesh: AbstractMesh, vma: frozenset[str], unreduced: frozenset[str], reduced: frozenset[str]) -> ManualAxisType:
+def _manual(
+    mesh: AbstractMesh, vma: frozenset[str], unreduced: frozenset[str], reduced: frozenset[str]
+) -> ManualAxisType:
     named = frozenset(mesh.manual_axes)
     return ManualAxisType(vma, unreduced & named, reduced & named)
 
@@ -90,7 +100,9 @@ def on_mesh(avals: Sequence[ShapedArray], mesh: AbstractMesh) -> tuple[ShapedArr
     return tuple(a.update(sharding=NamedSharding(mesh, P(*(None,) * a.ndim))) if a.mesh.empty else a for a in avals)
 
 
-def common_mesh(op: ops.Op, avals: Sequence[ShapedArray], params: dict[str, Any], context: AbstractMesh) -> AbstractMesh:
+def common_mesh(
+    op: ops.Op, avals: Sequence[ShapedArray], params: dict[str, Any], context: AbstractMesh
+) -> AbstractMesh:
     """The mesh that an equation is on: the context's, else the operands', else an `out_sharding`'s."""
     if not context.empty:
         for a in avals:
@@ -111,7 +123,9 @@ def common_mesh(op: ops.Op, avals: Sequence[ShapedArray], params: dict[str, Any]
         elif _both_auto(mesh, found):
             return EMPTY_ABSTRACT_MESH
         elif not mesh.same_axes(found):
-            raise ShardingTypeError(f"{op.name}: Mesh for all inputs should be equal. Got one mesh: {found} and another mesh: {mesh}")
+            raise ShardingTypeError(
+                f"{op.name}: Mesh for all inputs should be equal. Got one mesh: {found} and another mesh: {mesh}"
+            )
     if found.empty:
         for name in ("out_sharding", "sharding"):
             if isinstance(params.get(name), NamedSharding):
@@ -123,7 +137,9 @@ def _both_auto(a: AbstractMesh, b: AbstractMesh) -> bool:
     return a.are_all_axes_auto and b.are_all_axes_auto
 
 
-def _check_duplicates(op: ops.Op, avals: Sequence[ShapedArray], outs: Sequence[ops.Out], specs: Sequence[P], mesh: AbstractMesh) -> None:
+def _check_duplicates(
+    op: ops.Op, avals: Sequence[ShapedArray], outs: Sequence[ops.Out], specs: Sequence[P], mesh: AbstractMesh
+) -> None:
     for out, spec in zip(outs, specs):
         if not has_duplicates(spec.dims):
             continue

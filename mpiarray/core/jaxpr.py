@@ -37,7 +37,13 @@ class Eqn:
     __slots__ = ("invars", "mesh", "op", "outvars", "params", "source")
 
     def __init__(
-        self, op: Op, invars: Sequence[Atom], outvars: Sequence[Var], params: dict[str, Any], mesh: AbstractMesh, source: str = ""
+        self,
+        op: Op,
+        invars: Sequence[Atom],
+        outvars: Sequence[Var],
+        params: dict[str, Any],
+        mesh: AbstractMesh,
+        source: str = "",
     ):
         self.op = op
         self.invars = tuple(invars)
@@ -64,7 +70,12 @@ class Jaxpr:
     __slots__ = ("constvars", "eqns", "invars", "outvars", "debug_name")
 
     def __init__(
-        self, constvars: Sequence[Var], invars: Sequence[Var], outvars: Sequence[Atom], eqns: Sequence[Eqn], debug_name: str = ""
+        self,
+        constvars: Sequence[Var],
+        invars: Sequence[Var],
+        outvars: Sequence[Atom],
+        eqns: Sequence[Eqn],
+        debug_name: str = "",
     ):
         self.constvars = tuple(constvars)
         self.invars = tuple(invars)

@@ -142,7 +142,10 @@ class Op:
     def __init__(self, **fields: Any):
         for key, value in fields.items():
             if isinstance(value, Undefined):
-                value = value.bind_name({"jvp": "Differentiation", "transpose": "Transpose", "batch": "Batching"}.get(key, key), fields["name"])
+                value = value.bind_name(
+                    {"jvp": "Differentiation", "transpose": "Transpose", "batch": "Batching"}.get(key, key),
+                    fields["name"],
+                )
             setattr(self, key, value)
 
     def __call__(self, *args: Any, **params: Any) -> Any:
@@ -221,7 +224,9 @@ def refuse(op: Op, sums: list[PartialSums], avals: tuple[ShapedArray, ...], para
     return join_reduced(op, sums, avals, params)
 
 
-def pass_through(op: Op, sums: list[PartialSums], avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> PartialSums:
+def pass_through(
+    op: Op, sums: list[PartialSums], avals: tuple[ShapedArray, ...], params: dict[str, Any]
+) -> PartialSums:
     """For linear ops of one operand, and of several whose operands must all agree (concatenate, select)."""
     if not sums:
         return NONE
@@ -233,7 +238,9 @@ def pass_through(op: Op, sums: list[PartialSums], avals: tuple[ShapedArray, ...]
     return sums[0]
 
 
-def join_reduced(op: Op, sums: list[PartialSums], avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> PartialSums:
+def join_reduced(
+    op: Op, sums: list[PartialSums], avals: tuple[ShapedArray, ...], params: dict[str, Any]
+) -> PartialSums:
     """Operands reduced over axes: all that are arrays must be, or none."""
     kinds = {r for _, r in sums}
     reduced = frozenset().union(*kinds) if kinds else frozenset()

@@ -79,7 +79,13 @@ class Laid:
 
     def __init__(self, aval: ShapedArray, sharding: NamedSharding):
         self.aval, self.sharding = aval, sharding
-        self.shape, self.ndim, self.size, self.dtype, self.weak_type = aval.shape, aval.ndim, aval.size, aval.dtype, aval.weak_type
+        self.shape, self.ndim, self.size, self.dtype, self.weak_type = (
+            aval.shape,
+            aval.ndim,
+            aval.size,
+            aval.dtype,
+            aval.weak_type,
+        )
         self.unreduced, self.reduced, self.vma = sharding.spec.unreduced, sharding.spec.reduced, aval.vma
 
     @property

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mpiarray.errors import InternalError, UnexpectedTracerError
 from mpiarray.core.value import Value
+from mpiarray.errors import InternalError, UnexpectedTracerError
 from mpiarray.types.mesh import EMPTY_ABSTRACT_MESH, EMPTY_MESH, AbstractMesh, Mesh
 
 if TYPE_CHECKING:

@@ -36,7 +36,9 @@ class StaticSplit:
         self.nums = {n + len(positional) if n < 0 else n for n in self.nums}
         variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         if parameters and not variadic and any(n >= len(positional) for n in self.nums):
-            raise ValueError(f"{what}: argnums {sorted(self.nums)} is out of range for {len(positional)} positional arguments of {fun}")
+            raise ValueError(
+                f"{what}: argnums {sorted(self.nums)} is out of range for {len(positional)} positional arguments of {fun}"
+            )
         known = {p.name for p in parameters}
         if parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters) and not self.names <= known:
             raise ValueError(f"{what}: argnames {sorted(self.names - known)} are not arguments of {fun}")
@@ -51,7 +53,9 @@ class StaticSplit:
         return bool(self.nums or self.names)
 
 
-def split_static(args: tuple[Any, ...], kwargs: dict[str, Any], static: StaticSplit) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def split_static(
+    args: tuple[Any, ...], kwargs: dict[str, Any], static: StaticSplit
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """(key of the static arguments, dynamic args, dynamic kwargs)."""
     if not static:
         return (), args, kwargs
@@ -70,7 +74,9 @@ def split_static(args: tuple[Any, ...], kwargs: dict[str, Any], static: StaticSp
     return fixed, dynamic, {k: v for k, v in kwargs.items() if k not in static.names}
 
 
-def join_static(fixed: tuple[Any, ...], dynamic: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def join_static(
+    fixed: tuple[Any, ...], dynamic: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
     """The call's arguments again, static ones in their places."""
     by_position = {k: v for k, v in fixed if isinstance(k, int)}
     rest = iter(dynamic)

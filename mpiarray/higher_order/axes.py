@@ -73,9 +73,16 @@ def explicit_axes(f: Callable[..., Any] | None = None, /, *, axes: Any = None, i
         if inner is outer:
             return f(*args, **kwargs)
         leaves, structure = tree.flatten(args)
-        specs = [wanted] * len(leaves) if isinstance(wanted, (P, NamedSharding)) else tree.flatten_prefix(tuple(wanted), args, what="explicit_axes in_sharding")
+        specs = (
+            [wanted] * len(leaves)
+            if isinstance(wanted, (P, NamedSharding))
+            else tree.flatten_prefix(tuple(wanted), args, what="explicit_axes in_sharding")
+        )
         with _under(inner):
-            moved = [ops.reshard(retype(x, inner), dst_sharding=explicit_sharding(s, aval_of(x).shape, "explicit_axes")) for x, s in zip(leaves, specs)]
+            moved = [
+                ops.reshard(retype(x, inner), dst_sharding=explicit_sharding(s, aval_of(x).shape, "explicit_axes"))
+                for x, s in zip(leaves, specs)
+            ]
             out = f(*tree.unflatten(structure, moved), **kwargs)
         return tree.map(lambda x: retype(x, outer), out)
 
@@ -98,7 +105,9 @@ def _retyped(mesh: AbstractMesh, axes: Any, kind: AxisType) -> AbstractMesh:
         raise ValueError(f"axes {unknown} are not in the mesh {mesh}")
     manual = [a for a in names if axes is not None and types[a] is AxisType.Manual]
     if manual:
-        raise NotImplementedError(f"axes {manual} of {mesh} are Manual inside shard_map: they cannot become {kind.name}")
+        raise NotImplementedError(
+            f"axes {manual} of {mesh} are Manual inside shard_map: they cannot become {kind.name}"
+        )
     change = {a: kind for a in names if types[a] is from_kind}
     return mesh.update_axis_types(change) if change else mesh
 
@@ -147,7 +156,11 @@ def _retype_concrete(x: ArrayImpl, mesh: AbstractMesh) -> ArrayImpl:
 def _leave(out: Any, wanted: Any, outer: AbstractMesh, what: str) -> Any:
     leaves, structure = tree.flatten(out)
     full = tree.unflatten(structure, range(len(leaves)))
-    specs = [wanted] * len(leaves) if isinstance(wanted, (P, NamedSharding)) else tree.flatten_prefix(wanted, full, what=what)
+    specs = (
+        [wanted] * len(leaves)
+        if isinstance(wanted, (P, NamedSharding))
+        else tree.flatten_prefix(wanted, full, what=what)
+    )
     done = []
     for x, s in zip(leaves, specs):
         sharding = explicit_sharding(s, aval_of(x).shape, "auto_axes")

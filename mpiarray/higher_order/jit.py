@@ -40,5 +40,3 @@ def jit(
     return AotJitFunction(
         fun, in_shardings=in_shardings, out_shardings=out_shardings, static=static, donate=donate, inline=inline, keep_unused=keep_unused
     )  # fmt: skip
-
-

@@ -64,7 +64,14 @@ class Ready:
 
     __slots__ = ("donated", "out_tree", "outs", "run", "staged", "unusable")
 
-    def __init__(self, staged: Staged, run: Callable[..., Any] | None, outs: tuple[Placed, ...], donated: tuple[int, ...], unusable: tuple[int, ...]):
+    def __init__(
+        self,
+        staged: Staged,
+        run: Callable[..., Any] | None,
+        outs: tuple[Placed, ...],
+        donated: tuple[int, ...],
+        unusable: tuple[int, ...],
+    ):
         self.staged, self.run, self.outs, self.donated, self.unusable = staged, run, outs, donated, unusable
         self.out_tree = staged.out_tree
 
@@ -77,7 +84,15 @@ class JitFunction:
     """What `jit` returns."""
 
     def __init__(
-        self, fun: Callable[..., Any], *, in_shardings: Any, out_shardings: Any, static: StaticSplit, donate: StaticSplit, inline: bool, keep_unused: bool
+        self,
+        fun: Callable[..., Any],
+        *,
+        in_shardings: Any,
+        out_shardings: Any,
+        static: StaticSplit,
+        donate: StaticSplit,
+        inline: bool,
+        keep_unused: bool,
     ):
         functools.update_wrapper(self, fun, updated=())
         self._fun = fun
@@ -111,7 +126,14 @@ class JitFunction:
             return self._bind(fixed, leaves, structure)
         if self._in is not UNSPECIFIED:
             leaves = jit_shardings.place_arguments(self, leaves, dynamic, named)
-        key = (structure, fixed, tuple([x._placed for x in leaves]), state.abstract_mesh, state.mesh, config.jax_enable_x64)
+        key = (
+            structure,
+            fixed,
+            tuple([x._placed for x in leaves]),
+            state.abstract_mesh,
+            state.mesh,
+            config.jax_enable_x64,
+        )
         ready = self._ready.get(key)
         if ready is None:
             for x in leaves:
@@ -132,7 +154,9 @@ class JitFunction:
         """The traced function for these types; traces it the first time."""
         key = (structure, fixed, tuple(avals), context_key())
         staged = self._staged.get(key)
-        if staged is None or any(isinstance(c, Tracer) or (isinstance(c, ArrayImpl) and c.is_deleted()) for c in staged.consts):
+        if staged is None or any(
+            isinstance(c, Tracer) or (isinstance(c, ArrayImpl) and c.is_deleted()) for c in staged.consts
+        ):
             staged = self._trace(fixed, avals, structure)
             self._staged[key] = staged
         return staged
@@ -227,7 +251,11 @@ def _donate(ready: Ready, leaves: Sequence[ArrayImpl]) -> None:
         leaves[i].delete()
     if ready.unusable:
         types = ", ".join(leaves[i].aval.str_short() for i in ready.unusable)
-        warnings.warn(f"Some donated buffers were not usable: {types}. No result has their type; the arguments stay alive.", UserWarning, stacklevel=4)
+        warnings.warn(
+            f"Some donated buffers were not usable: {types}. No result has their type; the arguments stay alive.",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def flatten_result(name: str, out: Any) -> tuple[list[Any], Any]:
@@ -237,7 +265,9 @@ def flatten_result(name: str, out: Any) -> tuple[list[Any], Any]:
         try:
             aval_of(x)
         except TypeError:
-            raise TypeError(f"function {name} returned a value of type {type(x)}, which is not a valid JAX type: {x!r}") from None
+            raise TypeError(
+                f"function {name} returned a value of type {type(x)}, which is not a valid JAX type: {x!r}"
+            ) from None
     return leaves, structure
 
 

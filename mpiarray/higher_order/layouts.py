@@ -15,7 +15,20 @@ from mpiarray.core.value import Literal
 
 Order = tuple[int, ...]
 
-_CARRIES = {"convert_element_type", "copy", "reshard", "sharding_constraint", "neg", "sin", "cos", "exp", "log", "tanh", "abs", "sqrt"}
+_CARRIES = {
+    "convert_element_type",
+    "copy",
+    "reshard",
+    "sharding_constraint",
+    "neg",
+    "sin",
+    "cos",
+    "exp",
+    "log",
+    "tanh",
+    "abs",
+    "sqrt",
+}
 
 
 def row_major(ndim: int) -> Order:
@@ -56,7 +69,9 @@ def _collect(jaxpr: Jaxpr, var: Var, votes: Counter[Order], seen: set[Any]) -> N
                     _collect(inner, v, votes, seen)
             continue
         arrays = [v for v in eqn.invars if not isinstance(v, Literal) and v.aval.ndim == ndim]
-        if name in _CARRIES or (len(arrays) == 1 and eqn.outvars[0].aval.shape == var.aval.shape and not _has_shape_params(params)):
+        if name in _CARRIES or (
+            len(arrays) == 1 and eqn.outvars[0].aval.shape == var.aval.shape and not _has_shape_params(params)
+        ):
             _collect(jaxpr, eqn.outvars[0], votes, seen)
             continue
         order, weight = _vote(eqn, var)
@@ -64,7 +79,20 @@ def _collect(jaxpr: Jaxpr, var: Var, votes: Counter[Order], seen: set[Any]) -> N
 
 
 def _has_shape_params(params: dict[str, Any]) -> bool:
-    return any(k in params for k in ("permutation", "dimensions", "shape", "new_sizes", "axes", "dimension_numbers", "start_indices", "axis", "dimension"))
+    return any(
+        k in params
+        for k in (
+            "permutation",
+            "dimensions",
+            "shape",
+            "new_sizes",
+            "axes",
+            "dimension_numbers",
+            "start_indices",
+            "axis",
+            "dimension",
+        )
+    )
 
 
 def _vote(eqn: Any, var: Var) -> tuple[Order, int]:

@@ -52,7 +52,9 @@ class ManualTracer(TracedArray):
 
     @property
     def sharding(self) -> Any:
-        raise AttributeError(f"a value inside shard_map has no `.sharding`: it is one instance's block, of type {self.aval}. Use `jax.typeof(x)`.")
+        raise AttributeError(
+            f"a value inside shard_map has no `.sharding`: it is one instance's block, of type {self.aval}. Use `jax.typeof(x)`."
+        )
 
     def _value(self) -> np.ndarray:
         return self.owner.value_of(self)
@@ -112,7 +114,10 @@ class ManualTrace(Trace):
         if isinstance(x, Tracer):
             raise leaked(x, "the body of a shard_map")
         aval = aval_of(x)
-        return self.tracer(ShapedArray(aval.shape, aval.dtype, aval.weak_type, NamedSharding(self.mesh, P(*(None,) * aval.ndim))), np.asarray(x, aval.dtype))
+        return self.tracer(
+            ShapedArray(aval.shape, aval.dtype, aval.weak_type, NamedSharding(self.mesh, P(*(None,) * aval.ndim))),
+            np.asarray(x, aval.dtype),
+        )
 
     def from_outer(self, x: ManualTracer) -> ManualTracer:
         aval = x.aval.update(sharding=NamedSharding(self.mesh, x.aval.sharding.spec))
@@ -127,7 +132,9 @@ class ManualTrace(Trace):
         aval = ShapedArray(x.shape, x.dtype, x.weak_type, NamedSharding(self.mesh, P(*(None,) * x.ndim)))
         block = x._block if not any(x._placed.spec.dims) else None
         if block is None:
-            raise NotImplementedError(f"shard_map: the body closes over {x.aval.str_short()}, which lies by {x._placed.spec}; pass it as an argument")
+            raise NotImplementedError(
+                f"shard_map: the body closes over {x.aval.str_short()}, which lies by {x._placed.spec}; pass it as an argument"
+            )
         return self.tracer(aval, block)
 
     def process(self, op: Op, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
@@ -139,7 +146,14 @@ class ManualTrace(Trace):
             values = [self.lift(v) for v in values]
         if self.sub is not None and op.steps is not None:
             return op.steps(op, values, **params)
-        key = (op, tuple([(v.aval, v.spec) if type(v) is ManualTracer else v.aval for v in values]), tuple(params.items()), self.mesh, self.ids, self.check_vma)
+        key = (
+            op,
+            tuple([(v.aval, v.spec) if type(v) is ManualTracer else v.aval for v in values]),
+            tuple(params.items()),
+            self.mesh,
+            self.ids,
+            self.check_vma,
+        )
         entry = _cache.get(key)
         if entry is None:
             entry = self._prepare(op, values, params)
@@ -171,7 +185,9 @@ class ManualTrace(Trace):
             return run
         return lambda *blocks: (run(*blocks),)
 
-    def _program(self, op: Op, values: list[Any], avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Callable[..., Any]:
+    def _program(
+        self, op: Op, values: list[Any], avals: tuple[ShapedArray, ...], params: dict[str, Any]
+    ) -> Callable[..., Any]:
         """An op that carries jaxprs (a loop): a prepared program on blocks."""
         invars, outvars = [Var(v.aval) for v in values], [Var(a) for a in avals]
         jaxpr = Jaxpr((), invars, outvars, (Eqn(op, invars, outvars, params, self.mesh),), op.name)
@@ -187,7 +203,9 @@ class ManualTrace(Trace):
         with self.sub.context():
             outs = infer(op, [v.aval for v in invars], params)
             outvars = [Var(a) for a in outs]
-            jaxpr = ClosedJaxpr(Jaxpr((), invars, outvars, (Eqn(op, invars, outvars, params, state.abstract_mesh),), op.name))
+            jaxpr = ClosedJaxpr(
+                Jaxpr((), invars, outvars, (Eqn(op, invars, outvars, params, state.abstract_mesh),), op.name)
+            )
             run, found = compile_for(op.name, jaxpr, args, [None] * len(outs), self.sub.ids)
         assert run is not None, "this rank is one of the instance's devices"
         return run, avals, tuple(p.spec for p in found)
@@ -195,7 +213,9 @@ class ManualTrace(Trace):
     def value_of(self, x: ManualTracer) -> np.ndarray:
         """The instance's value; over the remaining axes of a partial manual mesh it must be whole on each device."""
         if any(x.spec.dims):
-            raise ConcretizationTypeError(f"the value of {x.aval.str_short()} lies on several devices; it cannot be read inside shard_map")
+            raise ConcretizationTypeError(
+                f"the value of {x.aval.str_short()} lies on several devices; it cannot be read inside shard_map"
+            )
         return np.asarray(x.block)
 
     def text_of(self, x: ManualTracer) -> str:

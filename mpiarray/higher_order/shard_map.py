@@ -53,11 +53,15 @@ def shard_map(
     Called on arrays by every rank of the job; communicates as its body does.
     """
     if f is None:
-        return functools.partial(shard_map, out_specs=out_specs, in_specs=in_specs, mesh=mesh, axis_names=axis_names, check_vma=check_vma)
+        return functools.partial(
+            shard_map, out_specs=out_specs, in_specs=in_specs, mesh=mesh, axis_names=axis_names, check_vma=check_vma
+        )
     if not callable(f):
         raise TypeError(f"shard_map requires a callable for its first argument, but got {f!r} of type {type(f)}")
     if not isinstance(axis_names, (set, frozenset)):
-        raise TypeError(f"`axis_names` argument of shard_map should be of type `set` or `frozenset`. Got {axis_names!r} of type {type(axis_names)}")
+        raise TypeError(
+            f"`axis_names` argument of shard_map should be of type `set` or `frozenset`. Got {axis_names!r} of type {type(axis_names)}"
+        )
 
     @functools.wraps(f, updated=())
     def wrapped(*args: Any) -> Any:
@@ -70,7 +74,16 @@ def shard_map(
 class _Call:
     """One call of a mapped function: its mesh, its arguments' leaves and their specs."""
 
-    def __init__(self, f: Any, mesh: Any, in_specs: Any, out_specs: Any, axis_names: frozenset[str], check_vma: bool, args: tuple[Any, ...]):
+    def __init__(
+        self,
+        f: Any,
+        mesh: Any,
+        in_specs: Any,
+        out_specs: Any,
+        axis_names: frozenset[str],
+        check_vma: bool,
+        args: tuple[Any, ...],
+    ):
         self.f, self.out_specs, self.check_vma = f, out_specs, check_vma
         self.name = getattr(f, "__name__", type(f).__name__)
         self.given_mesh = mesh
@@ -96,7 +109,9 @@ class _Call:
     def run(self) -> Any:
         if state.trace is None and all(isinstance(x, ArrayImpl) for x in self.leaves):
             return self.evaluate()
-        if isinstance(state.trace, ManualTrace) and not any(isinstance(x, Tracer) and not isinstance(x, ManualTracer) for x in self.leaves):
+        if isinstance(state.trace, ManualTrace) and not any(
+            isinstance(x, Tracer) and not isinstance(x, ManualTracer) for x in self.leaves
+        ):
             return self.nested()
         return self.stage()
 
@@ -115,7 +130,9 @@ class _Call:
             try:
                 aval_of(x)
             except TypeError:
-                raise TypeError(f"shard_map: {self.name} returned a value of type {type(x)}, which is not a valid JAX type: {x!r}") from None
+                raise TypeError(
+                    f"shard_map: {self.name} returned a value of type {type(x)}, which is not a valid JAX type: {x!r}"
+                ) from None
         return leaves, structure, specs.result_specs(self, out, leaves)
 
     # -- concrete arrays ---------------------------------------------------------------------------------
@@ -126,15 +143,22 @@ class _Call:
         if comm.rank() not in concrete.flat_ids:
             return self.outside(concrete, moved)
         trace = ManualTrace(self.inner, concrete.flat_ids, self.check_vma, state.trace)
-        blocks = [trace.tracer(self.block_aval(x.aval, s), x._block, self.rest(x, s)) for x, s in zip(moved, self.in_specs)]
+        blocks = [
+            trace.tracer(self.block_aval(x.aval, s), x._block, self.rest(x, s)) for x, s in zip(moved, self.in_specs)
+        ]
         try:
             with self.context(concrete), current(trace):
                 leaves, structure, out_specs = self.body(blocks)
-                values = [specs.check_result(self, trace.lift(x), s, k) for k, (x, s) in enumerate(zip(leaves, out_specs))]
+                values = [
+                    specs.check_result(self, trace.lift(x), s, k) for k, (x, s) in enumerate(zip(leaves, out_specs))
+                ]
                 lifted = [trace.lift(v) for v in values]
         finally:
             trace.alive = False
-        outs = [self.assemble(self.aval_and_spec(x), getattr(x, "block", getattr(x, "val", None)), s, concrete) for x, s in zip(lifted, out_specs)]
+        outs = [
+            self.assemble(self.aval_and_spec(x), getattr(x, "block", getattr(x, "val", None)), s, concrete)
+            for x, s in zip(lifted, out_specs)
+        ]
         return tree.unflatten(structure, outs)
 
     def aval_and_spec(self, x: Any) -> tuple[ShapedArray, P]:
@@ -185,7 +209,10 @@ class _Call:
         with self.context(concrete), contextlib.redirect_stdout(io.StringIO()):
             jaxpr = trace_to_jaxpr(flat, avals, name=self.name)
         structure, out_specs = found[0]
-        outs = [self.assemble((a, a.sharding.spec.padded(a.ndim)), None, s, concrete) for a, s in zip(jaxpr.out_avals, out_specs)]
+        outs = [
+            self.assemble((a, a.sharding.spec.padded(a.ndim)), None, s, concrete)
+            for a, s in zip(jaxpr.out_avals, out_specs)
+        ]
         return tree.unflatten(structure, outs)
 
     # -- inside another body, and under transformations ----------------------------------------------------

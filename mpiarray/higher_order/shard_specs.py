@@ -39,10 +39,14 @@ def map_mesh(mesh: Any, args: Any) -> AbstractMesh:
     context = state.abstract_mesh
     if mesh is None:
         if context.empty:
-            raise ValueError("The context mesh cannot be empty: use `jax.set_mesh(mesh)` before `jax.shard_map`, or pass `mesh=` to it")
+            raise ValueError(
+                "The context mesh cannot be empty: use `jax.set_mesh(mesh)` before `jax.shard_map`, or pass `mesh=` to it"
+            )
         return context
     if not isinstance(mesh, (Mesh, AbstractMesh)):
-        raise TypeError(f"shard_map requires a `jax.sharding.Mesh` or a `jax.sharding.AbstractMesh` for its `mesh` argument, got {mesh!r} of type {type(mesh)}")
+        raise TypeError(
+            f"shard_map requires a `jax.sharding.Mesh` or a `jax.sharding.AbstractMesh` for its `mesh` argument, got {mesh!r} of type {type(mesh)}"
+        )
     given = mesh.abstract_mesh
     if not context.empty and not given.same_axes(context):
         raise ValueError(f"The context mesh {context} should match the mesh passed to shard_map {mesh}")
@@ -52,9 +56,13 @@ def map_mesh(mesh: Any, args: Any) -> AbstractMesh:
 def manual_axes(mesh: AbstractMesh, names: frozenset[str]) -> tuple[str, ...]:
     """The axes that become manual, in mesh order."""
     taken = {a for axis in state.mapped for a in axis.spec}  # enclosing vmaps' mapped dims are sharded over these
-    wanted = names or frozenset(a for a, t in zip(mesh.axis_names, mesh.axis_types) if t is not AxisType.Manual and a not in taken)
+    wanted = names or frozenset(
+        a for a, t in zip(mesh.axis_names, mesh.axis_types) if t is not AxisType.Manual and a not in taken
+    )
     if not wanted <= set(mesh.axis_names):
-        raise ValueError(f"shard_map: axis_names={sorted(names)} needs to be a subset of the mesh's axis names {mesh.axis_names}")
+        raise ValueError(
+            f"shard_map: axis_names={sorted(names)} needs to be a subset of the mesh's axis names {mesh.axis_names}"
+        )
     if wanted & taken:
         raise ValueError(
             f"shard_map: axis {sorted(wanted & taken)[0]!r} cannot be marked as manual inside vmap: the mapped dimension is sharded over it; name the other axes"
@@ -112,9 +120,13 @@ def _check_axes(spec: P, where: str, what: str, mesh: AbstractMesh, manual: Sequ
             )
     if spec.unreduced or spec.reduced:
         if set(manual) != set(mesh.axis_names):
-            raise NotImplementedError(f"shard_map: unreduced and reduced in {where}={spec} need full manual mode, but only {tuple(manual)} are manual")
+            raise NotImplementedError(
+                f"shard_map: unreduced and reduced in {where}={spec} need full manual mode, but only {tuple(manual)} are manual"
+            )
         if not mesh.are_all_axes_explicit:
-            raise ValueError(f"shard_map: unreduced and reduced in {where}={spec} need mesh axes that are all of type `Explicit`, got {mesh}")
+            raise ValueError(
+                f"shard_map: unreduced and reduced in {where}={spec} need mesh axes that are all of type `Explicit`, got {mesh}"
+            )
 
 
 def split_static_arguments(args: tuple[Any, ...], in_specs: Any) -> tuple[list[Any], Any, dict[int, Any]]:
@@ -166,7 +178,9 @@ def _inferred(call: Any, x: Any) -> P:
                 "reshard it, or give in_specs"
             )
         dims.append(mine)
-    return P.from_dims(tuple(dims), aval.sharding.spec.unreduced & set(call.manual), aval.sharding.spec.reduced & set(call.manual))
+    return P.from_dims(
+        tuple(dims), aval.sharding.spec.unreduced & set(call.manual), aval.sharding.spec.reduced & set(call.manual)
+    )
 
 
 def _given(call: Any, in_specs: Any) -> list[P]:
@@ -196,7 +210,9 @@ def _check_argument(call: Any, k: int, x: Any, spec: P, *, given: bool) -> None:
         )
     own = aval.mesh
     if not own.empty and own.shape_tuple != call.outer.shape_tuple:
-        raise ValueError(f"Mesh shape of the input {own.shape} does not match the mesh shape passed to shard_map {call.outer.shape} for {aval.str_short()}")
+        raise ValueError(
+            f"Mesh shape of the input {own.shape} does not match the mesh shape passed to shard_map {call.outer.shape} for {aval.str_short()}"
+        )
     full = len(call.manual) == len(call.outer.axis_names)
     if given and full and call.outer.are_all_axes_explicit:
         have = aval.sharding.spec
@@ -235,7 +251,11 @@ def block_aval(call: Any, aval: ShapedArray, spec: P) -> ShapedArray:
     shape = list(aval.shape)
     for d, axes in enumerate(spec.dims):
         shape[d] //= axes_size(call.outer, axes)
-    rest = tuple(tuple(a for a in axes if a not in call.manual) for axes in aval.sharding.spec.dims) if not aval.mesh.empty else ((),) * aval.ndim
+    rest = (
+        tuple(tuple(a for a in axes if a not in call.manual) for axes in aval.sharding.spec.dims)
+        if not aval.mesh.empty
+        else ((),) * aval.ndim
+    )
     outer = aval.manual
     if call.check_vma:
         varying = frozenset(a for axes in spec.dims for a in axes)
@@ -248,7 +268,9 @@ def block_aval(call: Any, aval: ShapedArray, spec: P) -> ShapedArray:
 def result_specs(call: Any, out: Any, leaves: Sequence[Any]) -> list[P]:
     if call.out_specs is None:
         if out is not None:
-            raise ValueError(f"shard_map: out_specs is None, but {call.name} returned {type(out)}; out_specs must be a prefix of the result")
+            raise ValueError(
+                f"shard_map: out_specs is None, but {call.name} returned {type(out)}; out_specs must be a prefix of the result"
+            )
         return []
     if isinstance(call.out_specs, P):
         return [call.out_specs] * len(leaves)
@@ -260,7 +282,11 @@ def check_result(call: Any, x: Any, spec: P, k: int) -> Any:
     aval = aval_of(x)
     if len(spec.dims) > aval.ndim:
         hint = " For scalars use P()." if aval.ndim == 0 and not aval.vma else ""
-        hint = " A scalar that varies needs a dimension to be laid out along: add at least one (singleton) axis, `x[None]`." if aval.ndim == 0 and aval.vma else hint
+        hint = (
+            " A scalar that varies needs a dimension to be laid out along: add at least one (singleton) axis, `x[None]`."
+            if aval.ndim == 0 and aval.vma
+            else hint
+        )
         raise ValueError(
             f"shard_map applied to the function {call.name!r} was given an out_specs entry which is too long to be compatible with the corresponding output value: "
             f"out_specs {spec} has length {len(spec.dims)}, but the output has shape {aval.str_short()} and rank {aval.ndim}.{hint}"
@@ -279,11 +305,15 @@ def _check_replication(call: Any, x: Any, aval: ShapedArray, spec: P) -> Any:
     if bad:
         raise ValueError(_replication_error(call, spec, present, bad))
     if spec.reduced - kinds.reduced:
-        raise ValueError(f"shard_map: reduced in out_specs {spec} should be equal to the reduced present on the out_aval {aval.str_short()}")
+        raise ValueError(
+            f"shard_map: reduced in out_specs {spec} should be equal to the reduced present on the out_aval {aval.str_short()}"
+        )
     missing = spec.unreduced - kinds.unreduced
     if missing:
         if not missing <= kinds.varying:
-            raise ValueError(f"shard_map: unreduced in out_specs {spec} only accepts inputs that are varying over {sorted(missing)}, got {aval.str_short()}")
+            raise ValueError(
+                f"shard_map: unreduced in out_specs {spec} only accepts inputs that are varying over {sorted(missing)}, got {aval.str_short()}"
+            )
         x = casts.vary_unreduced_cast(x, axes=mesh_order(call.inner, missing))
     tiled = mentioned - aval_of(x).vma
     if tiled:

@@ -21,7 +21,7 @@ from mpiarray.runtime.array import ArrayImpl, relaid
 from mpiarray.runtime.placed import Placed, placed, row_major
 from mpiarray.runtime.transfer import move, target_aval
 from mpiarray.types import tree
-from mpiarray.types.aval import ShapeDtypeStruct, ShapedArray
+from mpiarray.types.aval import ShapedArray, ShapeDtypeStruct
 from mpiarray.types.layout import Format, Layout
 from mpiarray.types.partition_spec import PartitionSpec as P
 from mpiarray.types.sharding import NamedSharding, Sharding, SingleDeviceSharding, check_rank, divisible_or_raise

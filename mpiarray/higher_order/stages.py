@@ -20,14 +20,21 @@ from mpiarray.core.trace import state
 from mpiarray.higher_order import shardings as jit_shardings
 from mpiarray.higher_order.arguments import StaticSplit, flatten_call, split_static
 from mpiarray.higher_order.jit_function import (
-    UNSPECIFIED, JitFunction, Ready, Staged, called, execute, fun_name, make_ready,
+    UNSPECIFIED,
+    JitFunction,
+    Ready,
+    Staged,
+    called,
+    execute,
+    fun_name,
+    make_ready,
 )  # fmt: skip
 from mpiarray.higher_order.layouts import auto_result_order, input_orders, row_major
 from mpiarray.runtime.array import ArrayImpl
 from mpiarray.runtime.eager import concrete_mesh, program_mesh
 from mpiarray.runtime.transfer import move
 from mpiarray.types import tree
-from mpiarray.types.aval import ShapeDtypeStruct, ShapedArray
+from mpiarray.types.aval import ShapedArray, ShapeDtypeStruct
 from mpiarray.types.layout import Format, Layout
 from mpiarray.types.mesh import AbstractMesh, Device
 from mpiarray.types.partition_spec import PartitionSpec as P
@@ -321,7 +328,11 @@ class Compiled(_Stage):
 
     def _check_layouts(self, leaves: Sequence[ArrayImpl]) -> None:
         for k, (x, f) in enumerate(zip(leaves, self._in_formats)):
-            if jit_shardings.pinned(x) and isinstance(f.layout, Layout) and x._placed.order != tuple(f.layout.major_to_minor):
+            if (
+                jit_shardings.pinned(x)
+                and isinstance(f.layout, Layout)
+                and x._placed.order != tuple(f.layout.major_to_minor)
+            ):
                 raise ValueError(
                     f"Argument {k} of {self.fun_name}, of shape {x.shape}: layout {x.format.layout} does not match the layout {f.layout} the computation was "
                     "compiled for. Use `jax.device_put` with one of `input_formats`."
@@ -373,7 +384,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def _plain(fun: Callable[..., Any], static_argnums: Any) -> AotJitFunction:
     if isinstance(fun, AotJitFunction) and not static_argnums:
         inner: Any = fun.__call__
-        wrapped = lambda *args, **kwargs: inner(*args, **kwargs)  # noqa: E731
+        wrapped = lambda *args, **kwargs: inner(*args, **kwargs)
         wrapped.__name__ = fun._name
         fun = wrapped
     none = StaticSplit(fun, (), (), "make_jaxpr")

@@ -40,5 +40,10 @@ class SubMesh:
 
     def placed(self, aval: ShapedArray, spec: P) -> Placed:
         """A value of the body as an array on this mesh."""
-        inner = ShapedArray(aval.shape, aval.dtype, aval.weak_type, NamedSharding(self.mesh.abstract_mesh, aval.sharding.spec.padded(aval.ndim)))
+        inner = ShapedArray(
+            aval.shape,
+            aval.dtype,
+            aval.weak_type,
+            NamedSharding(self.mesh.abstract_mesh, aval.sharding.spec.padded(aval.ndim)),
+        )
         return placed(inner, NamedSharding(self.mesh, spec), True)

@@ -66,7 +66,9 @@ def _split(axes: tuple[Any, ...], what: str, groups: Groups = None) -> tuple[tup
 def _only_mesh(axes: tuple[Any, ...], what: str) -> tuple[str, ...]:
     mapped, rest = _split(axes, what)
     if mapped:
-        raise NotImplementedError(f"{what} over the axis {mapped[0]!r} of vmap: values do not vary over it in their types")
+        raise NotImplementedError(
+            f"{what} over the axis {mapped[0]!r} of vmap: values do not vary over it in their types"
+        )
     return rest
 
 
@@ -172,7 +174,9 @@ def _refuse_sums(x: Any, axes: Sequence[str], what: str) -> None:
     aval = aval_of(x)
     found = [a for a in axes if _state_of(aval, a) in ("unreduced", "reduced")]
     if found:
-        raise ValueError(f"{what} cannot accept args which are unreduced or reduced over {found}: got {aval.str_short()}. Use psum or psum_scatter.")
+        raise ValueError(
+            f"{what} cannot accept args which are unreduced or reduced over {found}: got {aval.str_short()}. Use psum or psum_scatter."
+        )
 
 
 # -- groups -------------------------------------------------------------------------------------------------
@@ -194,7 +198,9 @@ def _groups(groups: Groups, axes: tuple[str, ...], what: str, *, equal: bool = T
 
 def _grouped_needs_no_check(groups: Groups, what: str) -> None:
     if groups is not None and state.check_vma:
-        raise NotImplementedError(f"axis_index_groups is not supported in {what} with check_vma=True: its result varies between the groups. Use check_vma=False.")
+        raise NotImplementedError(
+            f"axis_index_groups is not supported in {what} with check_vma=True: its result varies between the groups. Use check_vma=False."
+        )
 
 
 # -- reductions -----------------------------------------------------------------------------------------------
@@ -288,14 +294,22 @@ pmin = _extreme(ops.pmin, "pmin")
 
 
 def all_gather(
-    x: Any, axis_name: AxisName, *, axis_index_groups: Groups = None, axis: int = 0, tiled: bool = False, to: str = "varying"
+    x: Any,
+    axis_name: AxisName,
+    *,
+    axis_index_groups: Groups = None,
+    axis: int = 0,
+    tiled: bool = False,
+    to: str = "varying",
 ) -> Any:
     """The blocks of all instances along axes: stacked in a new dim `axis`, or side by side along it (`tiled`).
 
     to: 'varying'; 'invarying', which types the result as equal on all; 'reduced', whose cotangent is unreduced.
     """
     if to not in ("varying", "invarying", "reduced"):
-        raise ValueError(f"Got unexpected `to` value {to!r} for `jax.lax.all_gather`: expected 'varying', 'invarying' or 'reduced'")
+        raise ValueError(
+            f"Got unexpected `to` value {to!r} for `jax.lax.all_gather`: expected 'varying', 'invarying' or 'reduced'"
+        )
     axes = bound_axes(axis_name, "all_gather")
     groups = _groups(axis_index_groups, axes, "all_gather")
     return tree.map(lambda leaf: _all_gather(leaf, axes, groups, axis, tiled, to), x)
@@ -313,12 +327,20 @@ def _all_gather(x: Any, axes: tuple[str, ...], groups: Groups, axis: int, tiled:
         raise ValueError(f"all_gather: axis {axis} is out of bounds for {aval.str_short()} with tiled={tiled}")
     if _split(axes, "all_gather", groups)[0]:
         return _gather_each(x, axes, axis % ndim, tiled, to)
-    params = {"all_gather_dimension": axis % ndim, "axis_name": axes, "axis_size": size, "axis_index_groups": groups, "tiled": tiled}
+    params = {
+        "all_gather_dimension": axis % ndim,
+        "axis_name": axes,
+        "axis_size": size,
+        "axis_index_groups": groups,
+        "tiled": tiled,
+    }
     if not state.check_vma or to == "varying":
         return ops.all_gather(vary(x, axes), **params)
     if to == "reduced":
         if any(_state_of(aval, a) != "varying" for a in axes):
-            raise ValueError(f"all_gather with to='reduced' only accepts inputs that are varying over {axes}: got {aval.str_short()}")
+            raise ValueError(
+                f"all_gather with to='reduced' only accepts inputs that are varying over {axes}: got {aval.str_short()}"
+            )
         return manual.all_gather_reduced(x, **params)
     return manual.all_gather_invariant(vary(x, axes), **params)
 
@@ -327,7 +349,9 @@ def _gather_each(x: Any, axes: tuple[Any, ...], axis: int, tiled: bool, to: str)
     """Over axes of vmaps, and others with them: one after another, the last (which counts least) first."""
     for a in reversed(axes):
         if _split((a,), "all_gather")[0]:
-            x = ops.all_gather(x, all_gather_dimension=axis, axis_name=(a,), axis_size=_size((a,)), axis_index_groups=None, tiled=tiled)
+            x = ops.all_gather(
+                x, all_gather_dimension=axis, axis_name=(a,), axis_size=_size((a,)), axis_index_groups=None, tiled=tiled
+            )
         else:
             x = _all_gather(x, (a,), None, axis, tiled, to)
     return x if tiled else _joined(x, axis, len(axes))
@@ -375,17 +399,27 @@ def _psum_scatter(x: Any, axes: tuple[str, ...], groups: Groups, dimension: int,
 def _scatter_each(x: Any, axes: tuple[Any, ...], dimension: int, tiled: bool) -> Any:
     """Over axes of vmaps, and others with them: one after another, the first (which counts most) first."""
     if len(axes) == 1:
-        return ops.reduce_scatter(x, scatter_dimension=dimension, axis_name=axes, axis_size=_size(axes), axis_index_groups=None, tiled=tiled)
+        return ops.reduce_scatter(
+            x, scatter_dimension=dimension, axis_name=axes, axis_size=_size(axes), axis_index_groups=None, tiled=tiled
+        )
     shape = aval_of(x).shape
     if not tiled and shape[dimension] != _size(axes):
-        raise ValueError(f"psum_scatter operand scatter dimension size {shape[dimension]} must match shard count {_size(axes)} when tiled=False")
+        raise ValueError(
+            f"psum_scatter operand scatter dimension size {shape[dimension]} must match shard count {_size(axes)} when tiled=False"
+        )
     for a in axes:
         x = _psum_scatter(x, (a,), None, dimension, True)
     return x if tiled else squeeze(x, dimensions=(dimension,))
 
 
 def all_to_all(
-    x: Any, axis_name: AxisName, split_axis: int, concat_axis: int, *, axis_index_groups: Groups = None, tiled: bool = False
+    x: Any,
+    axis_name: AxisName,
+    split_axis: int,
+    concat_axis: int,
+    *,
+    axis_index_groups: Groups = None,
+    tiled: bool = False,
 ) -> Any:
     """Part k of each instance's block along `split_axis` goes to instance k, which puts what it gets together along `concat_axis`."""
     axes = bound_axes(axis_name, "all_to_all")
@@ -469,4 +503,6 @@ def pbroadcast(x: Any, axis_name: AxisName, source: int) -> Any:
     mapped, rest = _split(axes, "pbroadcast")
     if mapped and (rest or len(mapped) > 1):
         raise NotImplementedError(f"pbroadcast over the axis {mapped[0]!r} of vmap together with others: {axes}")
-    return tree.map(lambda leaf: manual.pbroadcast(leaf if mapped else vary(leaf, axes), axis_name=axes, source=source), x)
+    return tree.map(
+        lambda leaf: manual.pbroadcast(leaf if mapped else vary(leaf, axes), axis_name=axes, source=source), x
+    )

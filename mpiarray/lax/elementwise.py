@@ -9,7 +9,8 @@ import numpy as np
 
 from mpiarray.core.value import Value, aval_of
 from mpiarray.numpy.promotion import cast
-from mpiarray.ops import arithmetic, bits, comparison, complex_parts, select as selects, special, transcendental
+from mpiarray.ops import arithmetic, bits, comparison, complex_parts, special, transcendental
+from mpiarray.ops import select as selects
 from mpiarray.types import dtypes, tree
 
 __all__ = [
@@ -44,7 +45,9 @@ def _function(op: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]
         return op(*operands(name, *args))
 
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"{doc}, element by element.  Operands of one dtype and rank (scalars go with any); no communication."
+    call.__doc__ = (
+        f"{doc}, element by element.  Operands of one dtype and rank (scalars go with any); no communication."
+    )
     return call
 
 
@@ -52,7 +55,7 @@ def _named(name: str) -> str:
     return name.replace("_", " ")
 
 
-add, sub, mul, div, rem, max, min, pow, nextafter = (  # noqa: A001 - the names are JAX's
+add, sub, mul, div, rem, max, min, pow, nextafter = (
     _function(op, name, doc)
     for op, name, doc in (
         (arithmetic.add, "add", "Sum"), (arithmetic.sub, "sub", "Difference"), (arithmetic.mul, "mul", "Product"),
@@ -80,11 +83,23 @@ exp, exp2, expm1, log1p, tanh, logistic, sin, cos, tan, asin, acos, atan, atan2,
 
 lgamma, digamma, polygamma, zeta, igamma, igammac, erf, erfc, erf_inv, bessel_i0e, bessel_i1e = (
     _function(getattr(special, name), name, _named(name).capitalize())
-    for name in ("lgamma", "digamma", "polygamma", "zeta", "igamma", "igammac", "erf", "erfc", "erf_inv", "bessel_i0e", "bessel_i1e")
+    for name in (
+        "lgamma",
+        "digamma",
+        "polygamma",
+        "zeta",
+        "igamma",
+        "igammac",
+        "erf",
+        "erfc",
+        "erf_inv",
+        "bessel_i0e",
+        "bessel_i1e",
+    )
 )
 betainc = _function(special.regularized_incomplete_beta, "betainc", "Regularized incomplete beta function")
 
-abs, sign, real, imag, complex, conj = (  # noqa: A001
+abs, sign, real, imag, complex, conj = (
     _function(op, name, doc)
     for op, name, doc in (
         (complex_parts.abs_, "abs", "Absolute value"), (complex_parts.sign, "sign", "Sign"), (complex_parts.real, "real", "Real part"),
@@ -94,12 +109,18 @@ abs, sign, real, imag, complex, conj = (  # noqa: A001
 )  # fmt: skip
 
 eq, ne, lt, le, gt, ge, is_finite = (
-    _function(getattr(comparison, name), name, "Comparison") for name in ("eq", "ne", "lt", "le", "gt", "ge", "is_finite")
+    _function(getattr(comparison, name), name, "Comparison")
+    for name in ("eq", "ne", "lt", "le", "gt", "ge", "is_finite")
 )
 
 bitwise_not, bitwise_and, bitwise_or, bitwise_xor = (
     _function(op, name, _named(name).capitalize())
-    for op, name in ((bits.not_, "bitwise_not"), (bits.and_, "bitwise_and"), (bits.or_, "bitwise_or"), (bits.xor, "bitwise_xor"))
+    for op, name in (
+        (bits.not_, "bitwise_not"),
+        (bits.and_, "bitwise_and"),
+        (bits.or_, "bitwise_or"),
+        (bits.xor, "bitwise_xor"),
+    )
 )
 shift_left, shift_right_arithmetic, shift_right_logical, population_count, clz = (
     _function(getattr(bits, name), name, _named(name).capitalize())
@@ -107,7 +128,7 @@ shift_left, shift_right_arithmetic, shift_right_logical, population_count, clz =
 )
 
 
-def round(x: Any, rounding_method: int = 0) -> Any:  # noqa: A001
+def round(x: Any, rounding_method: int = 0) -> Any:
     """Nearest integer; halves go away from zero (0) or to even (1)."""
     return arithmetic.round_(*operands("round", x), rounding_method=rounding_method)
 
@@ -124,12 +145,16 @@ def reciprocal(x: Any) -> Any:
 
 def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Any:
     """The operand rounded to a float of fewer bits, in its own dtype."""
-    return arithmetic.reduce_precision(*operands("reduce_precision", operand), exponent_bits=exponent_bits, mantissa_bits=mantissa_bits)
+    return arithmetic.reduce_precision(
+        *operands("reduce_precision", operand), exponent_bits=exponent_bits, mantissa_bits=mantissa_bits
+    )
 
 
 def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
     """The same bits as another dtype; a narrower one adds a trailing dim."""
-    return bits.bitcast_convert_type(*operands("bitcast_convert_type", operand), new_dtype=dtypes.canonicalize(new_dtype))
+    return bits.bitcast_convert_type(
+        *operands("bitcast_convert_type", operand), new_dtype=dtypes.canonicalize(new_dtype)
+    )
 
 
 def convert_element_type(operand: Any, new_dtype: Any) -> Any:
@@ -147,7 +172,7 @@ def select_n(which: Any, *cases: Any) -> Any:
     return selects.select_n(which, *operands("select_n", *cases))
 
 
-def clamp(min: Any, x: Any, max: Any) -> Any:  # noqa: A002
+def clamp(min: Any, x: Any, max: Any) -> Any:
     """`x` limited to [min, max]; the bounds are scalars or of its shape."""
     return selects.clamp(*operands("clamp", min, x, max))
 

@@ -76,7 +76,9 @@ def reduce(operands: Any, init_values: Any, computation: Callable[..., Any], dim
 
     def flat(*values: Any) -> list[Any]:
         half = len(xs)
-        return tree.leaves(computation(tree.unflatten(structure, values[:half]), tree.unflatten(structure, values[half:])))
+        return tree.leaves(
+            computation(tree.unflatten(structure, values[:half]), tree.unflatten(structure, values[half:]))
+        )
 
     with core_trace.abstract_mesh(EMPTY_ABSTRACT_MESH):
         jaxpr = trace_to_jaxpr(flat, scalars * 2, name=getattr(computation, "__name__", "computation"))
@@ -119,24 +121,40 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> Any:
 
 
 def dot_general(
-    lhs: Any, rhs: Any, dimension_numbers: Any, precision: Any = None, preferred_element_type: Any = None, *, out_sharding: Any = None
+    lhs: Any,
+    rhs: Any,
+    dimension_numbers: Any,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    *,
+    out_sharding: Any = None,
 ) -> Any:
     """Sum of products over contracting dims, side by side over batch dims: `((lhs_contract, rhs_contract), (lhs_batch, rhs_batch))`."""
     (lc, rc), (lb, rb) = dimension_numbers
     a, b = aval_of(lhs), aval_of(rhs)
-    shape = [a.shape[d] for d in lb] + [n for d, n in enumerate(a.shape) if d not in (*lc, *lb)] + [n for d, n in enumerate(b.shape) if d not in (*rc, *rb)]
+    shape = (
+        [a.shape[d] for d in lb]
+        + [n for d, n in enumerate(a.shape) if d not in (*lc, *lb)]
+        + [n for d, n in enumerate(b.shape) if d not in (*rc, *rb)]
+    )
     numbers = ((tuple(lc), tuple(rc)), (tuple(lb), tuple(rb)))
     preferred = None if preferred_element_type is None else dtypes.canonicalize(preferred_element_type)
     placed = checked_sharding(out_sharding, tuple(shape), "dot_general")
-    return dot_general_op(lhs, rhs, dimension_numbers=numbers, precision=precision, preferred_element_type=preferred, out_sharding=placed)
+    return dot_general_op(
+        lhs, rhs, dimension_numbers=numbers, precision=precision, preferred_element_type=preferred, out_sharding=placed
+    )
 
 
-def dot(lhs: Any, rhs: Any, precision: Any = None, preferred_element_type: Any = None, *, out_sharding: Any = None) -> Any:
+def dot(
+    lhs: Any, rhs: Any, precision: Any = None, preferred_element_type: Any = None, *, out_sharding: Any = None
+) -> Any:
     """Product of vectors and matrices."""
     a, b = aval_of(lhs), aval_of(rhs)
     if not 1 <= a.ndim <= 2 or not 1 <= b.ndim <= 2:
         raise TypeError(f"lax.dot takes vectors and matrices, got {a.str_short()} and {b.str_short()}")
-    return dot_general(lhs, rhs, (((a.ndim - 1,), (0,)), ((), ())), precision, preferred_element_type, out_sharding=out_sharding)
+    return dot_general(
+        lhs, rhs, (((a.ndim - 1,), (0,)), ((), ())), precision, preferred_element_type, out_sharding=out_sharding
+    )
 
 
 def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:

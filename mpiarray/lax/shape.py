@@ -10,8 +10,10 @@ import numpy as np
 from mpiarray.core.value import Value, aval_of, literal
 from mpiarray.lax.elementwise import add, lt, operands, select
 from mpiarray.numpy import creation
-from mpiarray.numpy.promotion import cast, out_sharding as checked_sharding
-from mpiarray.ops import linear, shape as shapes, slicing
+from mpiarray.numpy.promotion import cast
+from mpiarray.numpy.promotion import out_sharding as checked_sharding
+from mpiarray.ops import linear, slicing
+from mpiarray.ops import shape as shapes
 from mpiarray.ops.placement import reshard
 from mpiarray.types import dtypes
 
@@ -29,11 +31,15 @@ def _dim(axis: int, ndim: int, name: str) -> int:
     return axis % ndim
 
 
-def broadcast_in_dim(operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], *, out_sharding: Any = None) -> Any:
+def broadcast_in_dim(
+    operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], *, out_sharding: Any = None
+) -> Any:
     """The operand with dim `i` as result dim `broadcast_dimensions[i]`; other dims repeat it."""
     (x,) = operands("broadcast_in_dim", operand)
     placed = checked_sharding(out_sharding, tuple(shape), "broadcast_in_dim")
-    return linear.broadcast_in_dim(x, shape=tuple(shape), broadcast_dimensions=tuple(broadcast_dimensions), sharding=placed)
+    return linear.broadcast_in_dim(
+        x, shape=tuple(shape), broadcast_dimensions=tuple(broadcast_dimensions), sharding=placed
+    )
 
 
 def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -> Any:
@@ -47,7 +53,9 @@ def reshape(operand: Any, new_sizes: Sequence[int], dimensions: Any = None, *, o
     sizes = tuple(new_sizes)
     if dimensions is not None and tuple(dimensions) != tuple(range(aval_of(operand).ndim)):
         operand = transpose(operand, dimensions)
-    return linear.reshape(operand, new_sizes=sizes, dimensions=None, sharding=checked_sharding(out_sharding, sizes, "reshape"))
+    return linear.reshape(
+        operand, new_sizes=sizes, dimensions=None, sharding=checked_sharding(out_sharding, sizes, "reshape")
+    )
 
 
 def transpose(operand: Any, permutation: Sequence[int]) -> Any:
@@ -90,7 +98,7 @@ def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
     return list(shapes.split(operand, sizes=tuple(sizes), axis=_dim(axis, aval_of(operand).ndim, "split")))
 
 
-def slice(operand: Any, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Any = None) -> Any:  # noqa: A001
+def slice(operand: Any, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Any = None) -> Any:
     """A static box of the operand."""
     return slicing.slice_(
         operand, start_indices=tuple(start_indices), limit_indices=tuple(limit_indices), strides=None if strides is None else tuple(strides)

@@ -51,7 +51,9 @@ def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
     default = dtype
 
     def init(key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None) -> Any:
-        return random.uniform(key, shape, _float(default if dtype is None else dtype), out_sharding=out_sharding) * scale
+        return (
+            random.uniform(key, shape, _float(default if dtype is None else dtype), out_sharding=out_sharding) * scale
+        )
 
     return init
 
@@ -61,7 +63,9 @@ def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
     default = dtype
 
     def init(key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None) -> Any:
-        return random.normal(key, shape, _float(default if dtype is None else dtype), out_sharding=out_sharding) * stddev
+        return (
+            random.normal(key, shape, _float(default if dtype is None else dtype), out_sharding=out_sharding) * stddev
+        )
 
     return init
 
@@ -71,7 +75,9 @@ def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: Any = -2.0, u
     default = dtype
 
     def init(key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None) -> Any:
-        draw = random.truncated_normal(key, lower, upper, shape, _float(default if dtype is None else dtype), out_sharding=out_sharding)
+        draw = random.truncated_normal(
+            key, lower, upper, shape, _float(default if dtype is None else dtype), out_sharding=out_sharding
+        )
         return draw * stddev
 
     return init
@@ -79,7 +85,9 @@ def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: Any = -2.0, u
 
 def _fans(shape: Sequence[int], in_axis: Any, out_axis: Any, batch_axis: Any) -> tuple[float, float]:
     if len(shape) <= 1:
-        raise ValueError(f"Can't compute input and output sizes of a {len(shape)}-dimensional weights tensor. Must be at least 2D.")
+        raise ValueError(
+            f"Can't compute input and output sizes of a {len(shape)}-dimensional weights tensor. Must be at least 2D."
+        )
 
     def size(axes: Any) -> int:
         return math.prod(shape[a] for a in ((axes,) if isinstance(axes, int) else axes))
@@ -90,7 +98,13 @@ def _fans(shape: Sequence[int], in_axis: Any, out_axis: Any, batch_axis: Any) ->
 
 
 def variance_scaling(
-    scale: Any, mode: str, distribution: str, in_axis: Any = -2, out_axis: Any = -1, batch_axis: Any = (), dtype: Any = None
+    scale: Any,
+    mode: str,
+    distribution: str,
+    in_axis: Any = -2,
+    out_axis: Any = -1,
+    batch_axis: Any = (),
+    dtype: Any = None,
 ) -> Initializer:
     """Variance `scale / n`, n being 'fan_in', 'fan_out', 'fan_avg' or 'fan_geo_avg'; 'normal', 'truncated_normal' or 'uniform'."""
     default = dtype
@@ -98,7 +112,12 @@ def variance_scaling(
     def init(key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None) -> Any:
         dtype = _float(default if dtype is None else dtype)
         fan_in, fan_out = _fans(shape, in_axis, out_axis, batch_axis)
-        counts = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2, "fan_geo_avg": (fan_in * fan_out) ** 0.5}
+        counts = {
+            "fan_in": fan_in,
+            "fan_out": fan_out,
+            "fan_avg": (fan_in + fan_out) / 2,
+            "fan_geo_avg": (fan_in * fan_out) ** 0.5,
+        }
         if mode not in counts:
             raise ValueError(f"invalid mode for variance scaling initializer: {mode}; expected one of {sorted(counts)}")
         variance = jnp.array(scale / counts[mode], dtype=dtype)
@@ -107,7 +126,9 @@ def variance_scaling(
         if distribution == "uniform":
             return random.uniform(key, shape, dtype, -1, out_sharding=out_sharding) * jnp.sqrt(3 * variance)
         if distribution == "truncated_normal":
-            deviation = jnp.sqrt(variance) / jnp.array(0.87962566103423978, dtype)  # of the normal cut at 2 standard deviations
+            deviation = jnp.sqrt(variance) / jnp.array(
+                0.87962566103423978, dtype
+            )  # of the normal cut at 2 standard deviations
             return random.truncated_normal(key, -2, 2, shape, dtype, out_sharding=out_sharding) * deviation
         raise ValueError(f"invalid distribution for variance scaling initializer: {distribution}")
 

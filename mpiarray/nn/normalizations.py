@@ -63,7 +63,9 @@ def log_softmax(x: Any, axis: Any = -1, where: Any = None, initial: Any = -jnp.i
     return out if where is None else jnp.where(where, out, -jnp.inf)
 
 
-def standardize(x: Any, axis: Any = -1, mean: Any = None, variance: Any = None, epsilon: Any = 1e-5, where: Any = None) -> Any:
+def standardize(
+    x: Any, axis: Any = -1, mean: Any = None, variance: Any = None, epsilon: Any = 1e-5, where: Any = None
+) -> Any:
     """(x - mean) / sqrt(variance + epsilon) over axes."""
     x = jnp.asarray(x)
     if mean is None:
@@ -88,18 +90,29 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: Any = -1) -> A
 
 
 def dot_product_attention(
-    query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, *, scale: float | None = None, is_causal: bool = False
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = None,
+    mask: Any = None,
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
 ) -> Any:
     """softmax(query key^T * scale + bias) value, per head: query (..., T, N, H), key and value (..., S, K, H) with K dividing N."""
     q, k, v = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     if q.ndim not in (3, 4) or k.shape != v.shape or q.shape[-1] != k.shape[-1]:
-        raise ValueError(f"dot_product_attention: query {aval_of(q).str_short()}, key {aval_of(k).str_short()} and value {aval_of(v).str_short()} do not fit")
+        raise ValueError(
+            f"dot_product_attention: query {aval_of(q).str_short()}, key {aval_of(k).str_short()} and value {aval_of(v).str_short()} do not fit"
+        )
     batched = q.ndim == 4
     if not batched:
         q, k, v = q[None], k[None], v[None]
     heads, kv_heads = q.shape[2], k.shape[2]
     if heads % kv_heads:
-        raise ValueError(f"dot_product_attention: the {heads} query heads must be a multiple of the {kv_heads} key heads")
+        raise ValueError(
+            f"dot_product_attention: the {heads} query heads must be a multiple of the {kv_heads} key heads"
+        )
     if kv_heads != heads:
         k, v = jnp.repeat(k, heads // kv_heads, axis=2), jnp.repeat(v, heads // kv_heads, axis=2)
     scores = jnp.einsum("btnh,bsnh->bnts", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)

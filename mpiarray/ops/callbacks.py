@@ -30,13 +30,17 @@ def _results(*avals: ShapedArray, result_types: tuple[Out, ...], **params: Any) 
     return result_types
 
 
-def _call(*blocks: Any, callback: Callable[..., Any], result_types: tuple[Out, ...], **params: Any) -> tuple[np.ndarray, ...]:
+def _call(
+    *blocks: Any, callback: Callable[..., Any], result_types: tuple[Out, ...], **params: Any
+) -> tuple[np.ndarray, ...]:
     found = callback(*(np.array(b) for b in blocks))
     out = []
     for value, want in zip(found, result_types, strict=True):
         value = np.asarray(value)
         if value.shape != want.shape:
-            raise ValueError(f"pure_callback: the function returned shape {value.shape} where result_shape_dtypes says {want.shape}")
+            raise ValueError(
+                f"pure_callback: the function returned shape {value.shape} where result_shape_dtypes says {want.shape}"
+            )
         out.append(dtypes.cast(value, want.dtype))
     return tuple(out)
 
@@ -81,7 +85,9 @@ def _debug_build(ctx: DeviceContext, *, callback: Callable[..., Any], everywhere
 debug_callback = define(
     "debug_callback",
     type_rule=lambda *avals, callback, everywhere: (),
-    plan=lambda avals, *, callback, everywhere: Plan(tuple(a.sharding.spec if everywhere else replicated(a.ndim) for a in avals), ()),
+    plan=lambda avals, *, callback, everywhere: Plan(
+        tuple(a.sharding.spec if everywhere else replicated(a.ndim) for a in avals), ()
+    ),
     build=_debug_build,
     jvp=zero_jvp,
     transpose=_NO_DERIVATIVE,

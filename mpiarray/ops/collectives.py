@@ -113,7 +113,13 @@ def total(x: Any, axes: Sequence[str]) -> Any:
 
 
 def _gather_type(
-    x: ShapedArray, *, all_gather_dimension: int, axis_name: tuple[str, ...], axis_size: int, axis_index_groups: Groups, tiled: bool
+    x: ShapedArray,
+    *,
+    all_gather_dimension: int,
+    axis_name: tuple[str, ...],
+    axis_size: int,
+    axis_index_groups: Groups,
+    tiled: bool,
 ) -> Out:
     shape = list(x.shape)
     if tiled:
@@ -136,7 +142,13 @@ def _inserted(tiled: str, position: str) -> Callable[..., Plan]:
 
 
 def _gather_build(
-    ctx: DeviceContext, *, all_gather_dimension: int, axis_name: tuple[str, ...], axis_size: int, axis_index_groups: Groups, tiled: bool
+    ctx: DeviceContext,
+    *,
+    all_gather_dimension: int,
+    axis_name: tuple[str, ...],
+    axis_size: int,
+    axis_index_groups: Groups,
+    tiled: bool,
 ) -> Callable[..., Any]:
     group = ctx.group(axis_name, axis_index_groups)
     return lambda x: mpi.all_gather(group, np.asarray(x), all_gather_dimension, tiled)
@@ -152,14 +164,22 @@ all_gather: Op = define(
     plan=_inserted("tiled", "all_gather_dimension"),
     build=_gather_build,
     jvp=linear_jvp,
-    transpose=lambda op, ct, x, *, all_gather_dimension, **params: [reduce_scatter(ct, scatter_dimension=all_gather_dimension, **params)],
+    transpose=lambda op, ct, x, *, all_gather_dimension, **params: [
+        reduce_scatter(ct, scatter_dimension=all_gather_dimension, **params)
+    ],
     batch=mapped_axis.over(mapped_axis.gathered, _gather_batch),
     hlo_name="all-gather",
 )
 
 
 def _scatter_type(
-    x: ShapedArray, *, scatter_dimension: int, axis_name: tuple[str, ...], axis_size: int, axis_index_groups: Groups, tiled: bool
+    x: ShapedArray,
+    *,
+    scatter_dimension: int,
+    axis_name: tuple[str, ...],
+    axis_size: int,
+    axis_index_groups: Groups,
+    tiled: bool,
 ) -> Out:
     shape = list(x.shape)
     if tiled:
@@ -185,7 +205,13 @@ def _scatter_plan(avals: tuple[ShapedArray, ...], *, scatter_dimension: int, til
 
 
 def _scatter_build(
-    ctx: DeviceContext, *, scatter_dimension: int, axis_name: tuple[str, ...], axis_size: int, axis_index_groups: Groups, tiled: bool
+    ctx: DeviceContext,
+    *,
+    scatter_dimension: int,
+    axis_name: tuple[str, ...],
+    axis_size: int,
+    axis_index_groups: Groups,
+    tiled: bool,
 ) -> Callable[..., Any]:
     group = ctx.group(axis_name, axis_index_groups)
     return lambda x: mpi.reduce_scatter(group, np.asarray(x), scatter_dimension, "sum", tiled)
@@ -201,14 +227,23 @@ reduce_scatter: Op = define(
     plan=_scatter_plan,
     build=_scatter_build,
     jvp=linear_jvp,
-    transpose=lambda op, ct, x, *, scatter_dimension, **params: [all_gather(ct, all_gather_dimension=scatter_dimension, **params)],
+    transpose=lambda op, ct, x, *, scatter_dimension, **params: [
+        all_gather(ct, all_gather_dimension=scatter_dimension, **params)
+    ],
     batch=mapped_axis.over(mapped_axis.scattered, _scatter_batch),
     hlo_name="reduce-scatter",
 )
 
 
 def _exchange_type(
-    x: ShapedArray, *, axis_name: Any, split_axis: int, concat_axis: int, axis_index_groups: Groups, tiled: bool, axis_size: int
+    x: ShapedArray,
+    *,
+    axis_name: Any,
+    split_axis: int,
+    concat_axis: int,
+    axis_index_groups: Groups,
+    tiled: bool,
+    axis_size: int,
 ) -> Out:
     shape = list(x.shape)
     if tiled:
@@ -229,7 +264,9 @@ def _exchange_type(
     return Out(tuple(shape), x.dtype, x.weak_type)
 
 
-def _exchange_plan(avals: tuple[ShapedArray, ...], *, split_axis: int, concat_axis: int, tiled: bool, **params: Any) -> Plan:
+def _exchange_plan(
+    avals: tuple[ShapedArray, ...], *, split_axis: int, concat_axis: int, tiled: bool, **params: Any
+) -> Plan:
     dims = list(dims_of(avals[0]))
     if not tiled:
         dims.insert(concat_axis, dims.pop(split_axis))
@@ -237,13 +274,22 @@ def _exchange_plan(avals: tuple[ShapedArray, ...], *, split_axis: int, concat_ax
 
 
 def _exchange_build(
-    ctx: DeviceContext, *, axis_name: Any, split_axis: int, concat_axis: int, axis_index_groups: Groups, tiled: bool, axis_size: int
+    ctx: DeviceContext,
+    *,
+    axis_name: Any,
+    split_axis: int,
+    concat_axis: int,
+    axis_index_groups: Groups,
+    tiled: bool,
+    axis_size: int,
 ) -> Callable[..., Any]:
     group = ctx.group(axis_name if isinstance(axis_name, tuple) else (axis_name,), axis_index_groups)
     return lambda x: mpi.all_to_all(group, np.asarray(x), split_axis, concat_axis, tiled)
 
 
-def _all_to_all_batch(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int], **params: Any) -> tuple[Any, int]:
+def _all_to_all_batch(
+    op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int], **params: Any
+) -> tuple[Any, int]:
     moved = {"split_axis": params["split_axis"] + 1, "concat_axis": params["concat_axis"] + 1}
     return op(move_dim(args[0], dims[0], 0), **params | moved), 0
 
@@ -254,7 +300,9 @@ all_to_all = define(
     plan=_exchange_plan,
     build=_exchange_build,
     jvp=linear_jvp,
-    transpose=lambda op, ct, x, *, split_axis, concat_axis, **params: [op(ct, split_axis=concat_axis, concat_axis=split_axis, **params)],
+    transpose=lambda op, ct, x, *, split_axis, concat_axis, **params: [
+        op(ct, split_axis=concat_axis, concat_axis=split_axis, **params)
+    ],
     batch=mapped_axis.over(mapped_axis.exchanged, _all_to_all_batch),
     hlo_name="all-to-all",
 )
@@ -262,7 +310,9 @@ all_to_all = define(
 # -- ppermute, axis_index, slices by position --------------------------------------------------------
 
 
-def _permute_build(ctx: DeviceContext, *, axis_name: tuple[str, ...], perm: tuple[tuple[int, int], ...]) -> Callable[..., Any]:
+def _permute_build(
+    ctx: DeviceContext, *, axis_name: tuple[str, ...], perm: tuple[tuple[int, int], ...]
+) -> Callable[..., Any]:
     # the group is numbered in mesh order, whatever the order of the names (shard_map.md 7)
     group = ctx.group(tuple(a for a in ctx.mesh.axis_names if a in axis_name))
     return lambda x: mpi.permute(group, np.asarray(x), perm)
@@ -293,7 +343,9 @@ axis_index = define(
     jvp=zero_jvp,
     transpose=Undefined("it has no operand"),
     batch=mapped_axis.over(mapped_axis.numbered, Undefined("it has no operand to map")),
-    vma=lambda avals, params: frozenset(params["axis_name"] if isinstance(params["axis_name"], tuple) else (params["axis_name"],)),
+    vma=lambda avals, params: frozenset(
+        params["axis_name"] if isinstance(params["axis_name"], tuple) else (params["axis_name"],)
+    ),
     hlo_name="partition-id",
 )
 
@@ -368,12 +420,16 @@ def gather(x: Any, axes: Sequence[str], dim: int, *, tiled: bool = True) -> Any:
     """Blocks of a group side by side along `dim` (or stacked in a new dim), on every rank of the group."""
     if not axes:
         return x
-    return all_gather(x, all_gather_dimension=dim, axis_name=tuple(axes), axis_size=_size(axes), axis_index_groups=None, tiled=tiled)
+    return all_gather(
+        x, all_gather_dimension=dim, axis_name=tuple(axes), axis_size=_size(axes), axis_index_groups=None, tiled=tiled
+    )
 
 
 def scatter_sum(x: Any, axes: Sequence[str], dim: int) -> Any:
     """The sum of blocks, of which each rank gets its part along `dim`."""
-    return reduce_scatter(x, scatter_dimension=dim, axis_name=tuple(axes), axis_size=_size(axes), axis_index_groups=None, tiled=True)
+    return reduce_scatter(
+        x, scatter_dimension=dim, axis_name=tuple(axes), axis_size=_size(axes), axis_index_groups=None, tiled=True
+    )
 
 
 def swap(x: Any, axes: Sequence[str], split: int, concat: int) -> Any:

@@ -1,5 +1,4 @@
-"""What the type rules and plans of many ops share: broadcasting of shapes and of shardings.
-"""
+"""What the type rules and plans of many ops share: broadcasting of shapes and of shardings."""
 
 from __future__ import annotations
 
@@ -42,7 +41,9 @@ def broadcast_shape(name: str, avals: Sequence[ShapedArray]) -> tuple[int, ...]:
     if all(s == shapes[0] for s in shapes):
         return shapes[0]
     if len({len(s) for s in shapes}) > 1:
-        raise TypeError(f"{name}: arrays must have the same number of dimensions, got {', '.join(a.str_short() for a in avals)}")
+        raise TypeError(
+            f"{name}: arrays must have the same number of dimensions, got {', '.join(a.str_short() for a in avals)}"
+        )
     out = []
     for sizes in zip(*shapes):
         wide = {n for n in sizes if n != 1}
@@ -68,7 +69,9 @@ def check_kind(name: str, dtype: Any, kinds: str) -> None:
     """Raise TypeError unless the dtype is of one of the kinds: 'b' bool, 'i' integer, 'f' float, 'c' complex, 'k' key."""
     if _kind(dtype) not in kinds:
         words = {"b": "bool", "i": "integer", "f": "floating", "c": "complex", "k": "key"}
-        raise TypeError(f"{name} does not accept dtype {dtype}. Accepted dtypes are of kinds: {', '.join(words[k] for k in kinds)}.")
+        raise TypeError(
+            f"{name} does not accept dtype {dtype}. Accepted dtypes are of kinds: {', '.join(words[k] for k in kinds)}."
+        )
 
 
 def _kind(dtype: Any) -> str:

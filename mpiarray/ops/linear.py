@@ -32,7 +32,11 @@ def by_argument(*rules: Callable[..., Any] | None) -> Callable[..., Any]:
     def jvp(op: Op, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
         out = op(*primals, **params)
         return out, add_tangents(
-            [rule(t, out, *primals, **params) for rule, t in zip(rules, tangents) if rule is not None and not isinstance(t, Zero)],
+            [
+                rule(t, out, *primals, **params)
+                for rule, t in zip(rules, tangents)
+                if rule is not None and not isinstance(t, Zero)
+            ],
             out.aval,
         )
 
@@ -93,7 +97,11 @@ def sharding_of(aval: ShapedArray) -> NamedSharding | None:
 def full_of(aval: ShapedArray, value: Any) -> Value:
     """An array of a type (sharding included) filled with one host scalar."""
     scalar = literal(value, aval.dtype, aval.weak_type)
-    return scalar if not aval.ndim else broadcast_in_dim(scalar, shape=aval.shape, broadcast_dimensions=(), sharding=sharding_of(aval))
+    return (
+        scalar
+        if not aval.ndim
+        else broadcast_in_dim(scalar, shape=aval.shape, broadcast_dimensions=(), sharding=sharding_of(aval))
+    )
 
 
 def unbroadcast(ct: Any, aval: ShapedArray) -> Any:
@@ -103,21 +111,29 @@ def unbroadcast(ct: Any, aval: ShapedArray) -> Any:
         if have.dims == aval.dims or aval.mesh.empty or have.unreduced or have.reduced:
             return ct
         # an operand that was replicated where the other one is sharded has a replicated cotangent
-        return broadcast_in_dim(ct, shape=aval.shape, broadcast_dimensions=tuple(range(aval.ndim)), sharding=sharding_of(aval))
+        return broadcast_in_dim(
+            ct, shape=aval.shape, broadcast_dimensions=tuple(range(aval.ndim)), sharding=sharding_of(aval)
+        )
     if not aval.ndim:
         return reduce_sum(ct, axes=tuple(range(have.ndim)), out_sharding=None)
     axes = tuple(d for d, (n, m) in enumerate(zip(have.shape, aval.shape)) if n != m)
-    return reshape(reduce_sum(ct, axes=axes, out_sharding=None), new_sizes=aval.shape, dimensions=None, sharding=sharding_of(aval))
+    return reshape(
+        reduce_sum(ct, axes=axes, out_sharding=None), new_sizes=aval.shape, dimensions=None, sharding=sharding_of(aval)
+    )
 
 
 # -- makers of batching rules ------------------------------------------------------------------------
 
 
-def nary_batch(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], **params: Any) -> tuple[Any, int]:
+def nary_batch(
+    op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], **params: Any
+) -> tuple[Any, int]:
     """Elementwise ops: the mapped dim goes first, operands without it broadcast."""
     avals = [aval_of(a) for a in args]
     ndim = max(a.ndim - (d is not None) for a, d in zip(avals, dims))
-    if len({(a.shape, d) for a, d in zip(avals, dims) if d is not None}) == 1 and all(d is not None or not a.ndim for a, d in zip(avals, dims)):
+    if len({(a.shape, d) for a, d in zip(avals, dims) if d is not None}) == 1 and all(
+        d is not None or not a.ndim for a, d in zip(avals, dims)
+    ):
         return op(*args, **params), next(d for d in dims if d is not None)
     moved = []
     for x, a, d in zip(args, avals, dims):
@@ -181,7 +197,9 @@ def with_batch_entry(sharding: NamedSharding | None, axis: BatchAxis, position: 
 
 def _convert_type(x: ShapedArray, *, new_dtype: Any, weak_type: bool) -> Out:
     if dtypes.is_key(x.dtype) != dtypes.is_key(new_dtype):
-        raise TypeError(f"convert_element_type: cannot convert {x.str_short()} to {new_dtype}: keys are not numbers; see `jax.random.key_data`")
+        raise TypeError(
+            f"convert_element_type: cannot convert {x.str_short()} to {new_dtype}: keys are not numbers; see `jax.random.key_data`"
+        )
     return Out(x.shape, new_dtype, weak_type)
 
 
@@ -234,17 +252,27 @@ add_any = define(
 # -- broadcast_in_dim ----------------------------------------------------------------------------------
 
 
-def _broadcast_type(x: ShapedArray, *, shape: tuple[int, ...], broadcast_dimensions: tuple[int, ...], sharding: Any) -> Out:
+def _broadcast_type(
+    x: ShapedArray, *, shape: tuple[int, ...], broadcast_dimensions: tuple[int, ...], sharding: Any
+) -> Out:
     if len(broadcast_dimensions) != x.ndim:
-        raise TypeError(f"broadcast_in_dim: broadcast_dimensions {broadcast_dimensions} must name one result dim per dim of {x.str_short()}")
+        raise TypeError(
+            f"broadcast_in_dim: broadcast_dimensions {broadcast_dimensions} must name one result dim per dim of {x.str_short()}"
+        )
     if any(b >= len(shape) or (i and b <= broadcast_dimensions[i - 1]) for i, b in enumerate(broadcast_dimensions)):
-        raise TypeError(f"broadcast_in_dim: broadcast_dimensions {broadcast_dimensions} must be increasing and less than {len(shape)}")
+        raise TypeError(
+            f"broadcast_in_dim: broadcast_dimensions {broadcast_dimensions} must be increasing and less than {len(shape)}"
+        )
     if any(n not in (1, shape[b]) for n, b in zip(x.shape, broadcast_dimensions)):
-        raise TypeError(f"broadcast_in_dim: cannot broadcast {x.str_short()} to shape {shape} by dimensions {broadcast_dimensions}")
+        raise TypeError(
+            f"broadcast_in_dim: cannot broadcast {x.str_short()} to shape {shape} by dimensions {broadcast_dimensions}"
+        )
     return Out(shape, x.dtype, x.weak_type)
 
 
-def _broadcast_plan(avals: tuple[ShapedArray, ...], *, shape: tuple[int, ...], broadcast_dimensions: tuple[int, ...], sharding: Any) -> Plan:
+def _broadcast_plan(
+    avals: tuple[ShapedArray, ...], *, shape: tuple[int, ...], broadcast_dimensions: tuple[int, ...], sharding: Any
+) -> Plan:
     (x,) = avals
     own: list[tuple[str, ...]] = [()] * len(shape)
     for d, b in enumerate(broadcast_dimensions):
@@ -254,13 +282,23 @@ def _broadcast_plan(avals: tuple[ShapedArray, ...], *, shape: tuple[int, ...], b
     mesh = x.sharding.mesh if sharding is None else sharding.mesh
     spec = sharding.spec if sharding is not None else spec_from(dims)
     if sharding is not None and (spec.unreduced or spec.reduced):
-        return Plan((spec_from(sources),), (spec,), params={"shape": local_shape(mesh, shape, tuple(dims))}, local=_broadcast_unreduced)
-    return Plan((spec_from(sources),), (spec,), params={"shape": local_shape(mesh, shape, tuple(dims)), "sharding": None})
+        return Plan(
+            (spec_from(sources),),
+            (spec,),
+            params={"shape": local_shape(mesh, shape, tuple(dims))},
+            local=_broadcast_unreduced,
+        )
+    return Plan(
+        (spec_from(sources),), (spec,), params={"shape": local_shape(mesh, shape, tuple(dims)), "sharding": None}
+    )
 
 
 def _broadcast_unreduced(ctx: Any, x: Any, *, shape: Any, broadcast_dimensions: Any, sharding: Any) -> Any:
     block = broadcast_in_dim(
-        x, shape=local_shape(ctx.mesh, shape, sharding.spec.dims), broadcast_dimensions=broadcast_dimensions, sharding=None
+        x,
+        shape=local_shape(ctx.mesh, shape, sharding.spec.dims),
+        broadcast_dimensions=broadcast_dimensions,
+        sharding=None,
     )
     axes = mesh_order(ctx.mesh, sharding.spec.unreduced)
     return mask_replicas(block, axes=axes) if axes else block
@@ -275,7 +313,14 @@ def _broadcast_transpose(op: Op, ct: Any, x: Any, *, shape: Any, broadcast_dimen
 
 
 def _broadcast_batch(
-    op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int], *, shape: Any, broadcast_dimensions: Any, sharding: Any
+    op: Op,
+    axis: BatchAxis,
+    args: Sequence[Any],
+    dims: Sequence[int],
+    *,
+    shape: Any,
+    broadcast_dimensions: Any,
+    sharding: Any,
 ) -> tuple[Any, int]:
     x = move_dim(args[0], dims[0], 0)
     out = op(
@@ -284,7 +329,9 @@ def _broadcast_batch(
     return out, 0
 
 
-def _broadcast_impl(x: Any, *, shape: tuple[int, ...], broadcast_dimensions: tuple[int, ...], sharding: Any) -> np.ndarray:
+def _broadcast_impl(
+    x: Any, *, shape: tuple[int, ...], broadcast_dimensions: tuple[int, ...], sharding: Any
+) -> np.ndarray:
     x = np.asarray(x)
     inner = [1] * len(shape)
     for n, b in zip(x.shape, broadcast_dimensions):
@@ -324,11 +371,15 @@ mask_replicas = define(
 
 def _reshape_type(x: ShapedArray, *, new_sizes: tuple[int, ...], dimensions: Any, sharding: Any) -> Out:
     if math.prod(new_sizes) != x.size or any(n < 0 for n in new_sizes):
-        raise TypeError(f"cannot reshape array of shape {x.shape} (size {x.size}) into shape {tuple(new_sizes)} (size {math.prod(new_sizes)})")
+        raise TypeError(
+            f"cannot reshape array of shape {x.shape} (size {x.size}) into shape {tuple(new_sizes)} (size {math.prod(new_sizes)})"
+        )
     return Out(tuple(new_sizes), x.dtype, x.weak_type)
 
 
-def _reshape_plan(avals: tuple[ShapedArray, ...], *, new_sizes: tuple[int, ...], dimensions: Any, sharding: Any) -> Plan:
+def _reshape_plan(
+    avals: tuple[ShapedArray, ...], *, new_sizes: tuple[int, ...], dimensions: Any, sharding: Any
+) -> Plan:
     (x,) = avals
     return reshape_dims(x, new_sizes, sharding)
 
@@ -337,7 +388,9 @@ def _reshape_impl(x: Any, *, new_sizes: tuple[int, ...], dimensions: Any, shardi
     return np.reshape(x, new_sizes)
 
 
-def _reshape_batch(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int], *, new_sizes: Any, dimensions: Any, sharding: Any) -> Any:
+def _reshape_batch(
+    op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int], *, new_sizes: Any, dimensions: Any, sharding: Any
+) -> Any:
     x = move_dim(args[0], dims[0], 0)
     return op(x, new_sizes=(axis.size, *new_sizes), dimensions=None, sharding=with_batch_entry(sharding, axis, 0)), 0
 
@@ -348,7 +401,9 @@ reshape = define(
     plan=_reshape_plan,
     impl=_reshape_impl,
     jvp=linear_jvp,
-    transpose=lambda op, ct, x, **params: [op(ct, new_sizes=x.aval.shape, dimensions=None, sharding=sharding_of(x.aval))],
+    transpose=lambda op, ct, x, **params: [
+        op(ct, new_sizes=x.aval.shape, dimensions=None, sharding=sharding_of(x.aval))
+    ],
     batch=_reshape_batch,
     partial_sums=pass_through,
 )
@@ -356,7 +411,9 @@ reshape = define(
 
 def _squeeze_type(x: ShapedArray, *, dimensions: tuple[int, ...]) -> Out:
     if any(x.shape[d] != 1 for d in dimensions):
-        raise ValueError(f"cannot select an axis to squeeze out which has size not equal to one, got {x.str_short()} and dimensions={dimensions}")
+        raise ValueError(
+            f"cannot select an axis to squeeze out which has size not equal to one, got {x.str_short()} and dimensions={dimensions}"
+        )
     return Out(tuple(n for d, n in enumerate(x.shape) if d not in dimensions), x.dtype, x.weak_type)
 
 
@@ -366,7 +423,9 @@ def _squeeze_plan(avals: tuple[ShapedArray, ...], *, dimensions: tuple[int, ...]
     return Plan((spec_from(dims_of(x)),), (kept,))
 
 
-def _squeeze_batch(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int], *, dimensions: tuple[int, ...]) -> tuple[Any, int]:
+def _squeeze_batch(
+    op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int], *, dimensions: tuple[int, ...]
+) -> tuple[Any, int]:
     return op(move_dim(args[0], dims[0], 0), dimensions=tuple(d + 1 for d in dimensions)), 0
 
 
@@ -376,7 +435,9 @@ squeeze = define(
     plan=_squeeze_plan,
     impl=lambda x, *, dimensions: np.squeeze(x, dimensions),
     jvp=linear_jvp,
-    transpose=lambda op, ct, x, *, dimensions: [reshape(ct, new_sizes=x.aval.shape, dimensions=None, sharding=sharding_of(x.aval))],
+    transpose=lambda op, ct, x, *, dimensions: [
+        reshape(ct, new_sizes=x.aval.shape, dimensions=None, sharding=sharding_of(x.aval))
+    ],
     batch=_squeeze_batch,
     partial_sums=pass_through,
     hlo_name="reshape",
@@ -385,7 +446,9 @@ squeeze = define(
 
 def _transpose_type(x: ShapedArray, *, permutation: tuple[int, ...]) -> Out:
     if sorted(permutation) != list(range(x.ndim)):
-        raise TypeError(f"transpose permutation isn't a permutation of operand dimensions, got permutation {permutation} for {x.str_short()}")
+        raise TypeError(
+            f"transpose permutation isn't a permutation of operand dimensions, got permutation {permutation} for {x.str_short()}"
+        )
     return Out(tuple(x.shape[p] for p in permutation), x.dtype, x.weak_type)
 
 
@@ -394,7 +457,9 @@ def _transpose_plan(avals: tuple[ShapedArray, ...], *, permutation: tuple[int, .
     return Plan((spec_from(dims_of(x)),), (spec_from([dims_of(x)[p] for p in permutation]),))
 
 
-def _transpose_batch(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int], *, permutation: tuple[int, ...]) -> tuple[Any, int]:
+def _transpose_batch(
+    op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int], *, permutation: tuple[int, ...]
+) -> tuple[Any, int]:
     return op(move_dim(args[0], dims[0], 0), permutation=(0, *(p + 1 for p in permutation))), 0
 
 
@@ -455,11 +520,18 @@ reduce_sum = define(
     jvp=linear_jvp,
     transpose=lambda op, ct, x, *, axes, out_sharding: [
         broadcast_in_dim(
-            ct, shape=x.aval.shape, broadcast_dimensions=tuple(d for d in range(x.aval.ndim) if d not in axes), sharding=sharding_of(x.aval)
+            ct,
+            shape=x.aval.shape,
+            broadcast_dimensions=tuple(d for d in range(x.aval.ndim) if d not in axes),
+            sharding=sharding_of(x.aval),
         )
     ],
     batch=lambda op, axis, args, dims, *, axes, out_sharding: (
-        op(move_dim(args[0], dims[0], 0), axes=tuple(a + 1 for a in axes), out_sharding=with_batch_entry(out_sharding, axis, 0)),
+        op(
+            move_dim(args[0], dims[0], 0),
+            axes=tuple(a + 1 for a in axes),
+            out_sharding=with_batch_entry(out_sharding, axis, 0),
+        ),
         0,
     ),
     partial_sums=pass_through,

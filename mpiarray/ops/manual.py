@@ -18,8 +18,18 @@ from mpiarray.core.plan import mesh_order
 from mpiarray.core.trace import state
 from mpiarray.core.value import aval_of
 from mpiarray.ops import mapped_axis
-from mpiarray.ops.collectives import _carried, _gather_batch, _gather_build, _gather_type, _inserted, _reduce_build, _scatter_build, _scatter_plan
-from mpiarray.ops.collectives import _scatter_type, reduce_scatter
+from mpiarray.ops.collectives import (
+    _carried,
+    _gather_batch,
+    _gather_build,
+    _gather_type,
+    _inserted,
+    _reduce_build,
+    _scatter_build,
+    _scatter_plan,
+    _scatter_type,
+    reduce_scatter,
+)
 from mpiarray.ops.common import same_plan
 from mpiarray.ops.linear import linear_jvp, move_dim, nary_batch
 from mpiarray.types.aval import ShapedArray
@@ -107,7 +117,9 @@ psum_invariant = _typed_sum("psum_invariant", _minus, sums_rule(), "pvary")
 unreduced_psum = _typed_sum("unreduced_psum", _kept, sums_rule(unreduced="-"), "preduced")
 
 
-def _own_part_build(ctx: DeviceContext, *, dimension: int, axis_name: tuple[str, ...], axis_size: int, tiled: bool) -> Callable[..., Any]:
+def _own_part_build(
+    ctx: DeviceContext, *, dimension: int, axis_name: tuple[str, ...], axis_size: int, tiled: bool
+) -> Callable[..., Any]:
     index = ctx.index(axis_name)
 
     def run(x: np.ndarray) -> np.ndarray:
@@ -134,9 +146,19 @@ own_part = define(
     build=_own_part_build,
     jvp=linear_jvp,
     transpose=lambda op, ct, x, *, dimension, axis_name, axis_size, tiled: [
-        all_gather_invariant(ct, all_gather_dimension=dimension, axis_name=axis_name, axis_size=axis_size, axis_index_groups=None, tiled=tiled)
+        all_gather_invariant(
+            ct,
+            all_gather_dimension=dimension,
+            axis_name=axis_name,
+            axis_size=axis_size,
+            axis_index_groups=None,
+            tiled=tiled,
+        )
     ],
-    batch=lambda op, axis, args, dims, **params: (op(move_dim(args[0], dims[0], 0), **params | {"dimension": params["dimension"] + 1}), 0),
+    batch=lambda op, axis, args, dims, **params: (
+        op(move_dim(args[0], dims[0], 0), **params | {"dimension": params["dimension"] + 1}),
+        0,
+    ),
     vma=_plus,
     casts=True,
     aligns=False,
@@ -174,7 +196,9 @@ all_gather_reduced: Op = _typed_gather(
     "all_gather_reduced",
     _minus,
     sums_rule(reduced="+"),
-    lambda op, ct, x, *, all_gather_dimension, **params: [unreduced_reduce_scatter(ct, scatter_dimension=all_gather_dimension, **params)],
+    lambda op, ct, x, *, all_gather_dimension, **params: [
+        unreduced_reduce_scatter(ct, scatter_dimension=all_gather_dimension, **params)
+    ],
 )
 
 unreduced_reduce_scatter: Op = define(
@@ -183,7 +207,9 @@ unreduced_reduce_scatter: Op = define(
     plan=_scatter_plan,
     build=_scatter_build,
     jvp=linear_jvp,
-    transpose=lambda op, ct, x, *, scatter_dimension, **params: [all_gather_reduced(ct, all_gather_dimension=scatter_dimension, **params)],
+    transpose=lambda op, ct, x, *, scatter_dimension, **params: [
+        all_gather_reduced(ct, all_gather_dimension=scatter_dimension, **params)
+    ],
     batch=reduce_scatter.batch,
     vma=_plus,
     partial_sums=sums_rule(unreduced="-"),

@@ -72,7 +72,10 @@ reshard = define(
         if not x.aval.mesh.empty
         else ct
     ],
-    batch=lambda op, axis, args, dims, *, dst_sharding: (op(args[0], dst_sharding=with_batch_entry(dst_sharding, axis, dims[0])), dims[0]),
+    batch=lambda op, axis, args, dims, *, dst_sharding: (
+        op(args[0], dst_sharding=with_batch_entry(dst_sharding, axis, dims[0])),
+        dims[0],
+    ),
 )
 
 
@@ -80,7 +83,9 @@ def _constraint_infer(avals: tuple[ShapedArray, ...], mesh: AbstractMesh, **para
     return avals[0]
 
 
-def _constraint_plan(avals: tuple[Any, ...], *, sharding: NamedSharding, unconstrained_dims: frozenset[int], **params: Any) -> Plan:
+def _constraint_plan(
+    avals: tuple[Any, ...], *, sharding: NamedSharding, unconstrained_dims: frozenset[int], **params: Any
+) -> Plan:
     (x,) = avals
     have, want = x.sharding.spec.dims, sharding.spec.dims
     explicit = frozenset(x.sharding.mesh.explicit_axes)
@@ -96,10 +101,19 @@ def _constraint_plan(avals: tuple[Any, ...], *, sharding: NamedSharding, unconst
 
 
 def _constraint_batch(
-    op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int], *, sharding: Any, unconstrained_dims: Any, **params: Any
+    op: Op,
+    axis: BatchAxis,
+    args: Sequence[Any],
+    dims: Sequence[int],
+    *,
+    sharding: Any,
+    unconstrained_dims: Any,
+    **params: Any,
 ) -> Any:
     moved = frozenset(d + (d >= dims[0]) for d in unconstrained_dims)
-    return op(args[0], sharding=with_batch_entry(sharding, axis, dims[0]), unconstrained_dims=moved | {dims[0]}, **params), dims[0]
+    return op(
+        args[0], sharding=with_batch_entry(sharding, axis, dims[0]), unconstrained_dims=moved | {dims[0]}, **params
+    ), dims[0]
 
 
 sharding_constraint = define(
@@ -130,7 +144,9 @@ def _layout_type(x: ShapedArray, *, layout: Layout) -> Out:
     return Out(x.shape, x.dtype, x.weak_type)
 
 
-def _layout_batch(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int], *, layout: Layout) -> tuple[Any, int]:
+def _layout_batch(
+    op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int], *, layout: Layout
+) -> tuple[Any, int]:
     d = dims[0]
     order = (d, *(m + (m >= d) for m in layout.major_to_minor))
     return op(args[0], layout=Layout(order)), d
@@ -147,4 +163,3 @@ layout_constraint = define(
     partial_sums=pass_through,
     hlo_name="copy",
 )
-

@@ -31,7 +31,11 @@ _COMPILED_ONLY = "it only stands in compiled programs, after derivatives and bat
 def _exchange_build(ctx: DeviceContext, *, step: rd.Exchange) -> Callable[..., Any]:
     """Peers in the step are positions of `ctx.device_ids`, or world ranks when the step names devices."""
     members = step.members()
-    group = device_group(tuple(ctx.device_ids[m] for m in members)) if members != tuple(range(len(members))) else ctx.all_devices()
+    group = (
+        device_group(tuple(ctx.device_ids[m] for m in members))
+        if members != tuple(range(len(members)))
+        else ctx.all_devices()
+    )
     place = {m: k for k, m in enumerate(members)}
     table = step.for_rank(ctx.position)
     return exchanger(table, group, place)

@@ -136,7 +136,12 @@ def _block_dims(
 
 
 def _assign(
-    mesh: Any, old: Sequence[int], new: Sequence[int], groups: tuple[Group, ...], order: Sequence[str], homes: Sequence[int]
+    mesh: Any,
+    old: Sequence[int],
+    new: Sequence[int],
+    groups: tuple[Group, ...],
+    order: Sequence[str],
+    homes: Sequence[int],
 ) -> tuple[Dims, Dims] | None:
     before: list[tuple[str, ...]] = [()] * len(old)
     after: list[tuple[str, ...]] = [()] * len(new)

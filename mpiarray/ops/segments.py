@@ -17,7 +17,9 @@ from mpiarray.types.sharding import NamedSharding
 __all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
 
 
-def _segments(name: str, combine: str, start: Any, data: Any, segment_ids: Any, num_segments: int | None, mode: str | None) -> Any:
+def _segments(
+    name: str, combine: str, start: Any, data: Any, segment_ids: Any, num_segments: int | None, mode: str | None
+) -> Any:
     """Scatter rows into `num_segments` rows that start from the neutral element; ids out of range are dropped.
 
     Rows that are sharded are reduced where they are; the result's rows are unsharded.
@@ -38,24 +40,34 @@ def _segments(name: str, combine: str, start: Any, data: Any, segment_ids: Any, 
     shape = (num_segments, *x.shape[1:])
     out = broadcast_in_dim(literal(start(x.dtype), x.dtype), shape=shape, broadcast_dimensions=(), sharding=sharding)
     index = convert_element_type(segment_ids, new_dtype=np.dtype("int32"), weak_type=False)
-    return scatter(out, data, index, dims=(0,), batch_dims=0, mode=mode or "fill", combine=combine, out_sharding=sharding)
+    return scatter(
+        out, data, index, dims=(0,), batch_dims=0, mode=mode or "fill", combine=combine, out_sharding=sharding
+    )
 
 
-def segment_sum(data: Any, segment_ids: Any, num_segments: int | None = None, *, mode: str | None = None, **unused: Any) -> Any:
+def segment_sum(
+    data: Any, segment_ids: Any, num_segments: int | None = None, *, mode: str | None = None, **unused: Any
+) -> Any:
     """Sum of the rows of each segment: `out[s] = data[segment_ids == s].sum(0)`; empty segments give 0."""
     return _segments("segment_sum", "add", lambda dtype: 0, data, segment_ids, num_segments, mode)
 
 
-def segment_prod(data: Any, segment_ids: Any, num_segments: int | None = None, *, mode: str | None = None, **unused: Any) -> Any:
+def segment_prod(
+    data: Any, segment_ids: Any, num_segments: int | None = None, *, mode: str | None = None, **unused: Any
+) -> Any:
     """Product of the rows of each segment; empty segments give 1."""
     return _segments("segment_prod", "mul", lambda dtype: 1, data, segment_ids, num_segments, mode)
 
 
-def segment_max(data: Any, segment_ids: Any, num_segments: int | None = None, *, mode: str | None = None, **unused: Any) -> Any:
+def segment_max(
+    data: Any, segment_ids: Any, num_segments: int | None = None, *, mode: str | None = None, **unused: Any
+) -> Any:
     """Largest of the rows of each segment; empty segments give the dtype's lowest value."""
     return _segments("segment_max", "max", lowest, data, segment_ids, num_segments, mode)
 
 
-def segment_min(data: Any, segment_ids: Any, num_segments: int | None = None, *, mode: str | None = None, **unused: Any) -> Any:
+def segment_min(
+    data: Any, segment_ids: Any, num_segments: int | None = None, *, mode: str | None = None, **unused: Any
+) -> Any:
     """Smallest of the rows of each segment; empty segments give the dtype's highest value."""
     return _segments("segment_min", "min", highest, data, segment_ids, num_segments, mode)

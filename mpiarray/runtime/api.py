@@ -50,8 +50,6 @@ def clear_caches() -> None:
     infer._cache.clear()
 
 
-
-
 def _initialize(*args: Any, **kwargs: Any) -> None:
     """Accepted and ignored: MPI's launcher has started all processes."""
 

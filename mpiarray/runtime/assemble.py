@@ -33,7 +33,9 @@ def make_array_from_callback(
     ranks learn the dtype).  Raises on all ranks when a callback raises or returns another shape or dtype.
     """
     if not isinstance(sharding, Sharding):
-        raise TypeError(f"sharding should be an instance of `jax.sharding.Sharding`. Got {sharding!r} of type {type(sharding)}")
+        raise TypeError(
+            f"sharding should be an instance of `jax.sharding.Sharding`. Got {sharding!r} of type {type(sharding)}"
+        )
     shape = tuple(int(n) for n in shape)
     block_shape = sharding.shard_shape(shape)
     block, error = None, None
@@ -41,7 +43,7 @@ def make_array_from_callback(
     try:
         for where in index.values():
             block = _checked(data_callback(where), block_shape, dtype)
-    except Exception as e:  # noqa: BLE001 - whatever user code raises becomes an error on every rank
+    except Exception as e:
         error = e
     return _agreed(shape, sharding, block, dtype, error, "make_array_from_callback")
 
@@ -50,13 +52,19 @@ def _checked(data: Any, block_shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     block = np.asarray(data)
     found = dtypes.canonicalize(block.dtype)
     if block.shape != block_shape:
-        raise ValueError(f"Expected shard shape {block_shape} doesn't match the single device array shape {block.shape}")
+        raise ValueError(
+            f"Expected shard shape {block_shape} doesn't match the single device array shape {block.shape}"
+        )
     if dtype is not None and dtypes.canonicalize(dtype) != found:
-        raise ValueError(f"If `dtype` is provided to `jax.make_array_from_callback`, it must match the dtype of the addressable shards: {dtype} against {found}")
+        raise ValueError(
+            f"If `dtype` is provided to `jax.make_array_from_callback`, it must match the dtype of the addressable shards: {dtype} against {found}"
+        )
     return np.array(dtypes.cast(block, found), order="C")
 
 
-def _agreed(shape: tuple[int, ...], sharding: Sharding, block: Any, dtype: Any, error: Exception | None, what: str) -> ArrayImpl:
+def _agreed(
+    shape: tuple[int, ...], sharding: Sharding, block: Any, dtype: Any, error: Exception | None, what: str
+) -> ArrayImpl:
     """Agree over all ranks on errors and on the dtype, then make the array."""
     group = comm.world_group()
     comm.raise_together(group, error)
@@ -87,7 +95,9 @@ def _check_replicas(where: Placed, block: Any, what: str) -> None:
     seen: dict[Any, bytes] = {}
     for told in comm.compare(comm.world_group(), mine):
         if told is not None and seen.setdefault(told[0], told[1]) != told[1]:
-            raise ValueError(f"{what}: ranks that hold the same part {told[0]} of the array returned different data for it")
+            raise ValueError(
+                f"{what}: ranks that hold the same part {told[0]} of the array returned different data for it"
+            )
 
 
 def make_array_from_process_local_data(sharding: Any, local_data: Any, global_shape: Any = None) -> ArrayImpl:
@@ -122,7 +132,9 @@ def _global_shape(sharding: Sharding, local: np.ndarray, given: Any) -> tuple[in
     if given is None:
         return inferred
     if len(given) != local.ndim:
-        raise ValueError(f"make_array_from_process_local_data: global_shape {tuple(given)} and local data of shape {local.shape} differ in rank")
+        raise ValueError(
+            f"make_array_from_process_local_data: global_shape {tuple(given)} and local data of shape {local.shape} differ in rank"
+        )
     return tuple(i if g is None else int(g) for g, i in zip(given, inferred))
 
 
@@ -144,13 +156,17 @@ def _own(sharding: Sharding, local: np.ndarray, shape: tuple[int, ...]) -> np.nd
     return np.array(dtypes.cast(block, dtypes.canonicalize(block.dtype)), order="C")
 
 
-def make_array_from_single_device_arrays(shape: Sequence[int], sharding: Any, arrays: Sequence[Any], *, dtype: Any = None) -> ArrayImpl:
+def make_array_from_single_device_arrays(
+    shape: Sequence[int], sharding: Any, arrays: Sequence[Any], *, dtype: Any = None
+) -> ArrayImpl:
     """A global array from the block that each rank has: `arrays` holds one array on this rank's device, or none outside the mesh.
 
     Collective over all ranks.  Raises on all ranks when a count or a shape is wrong.
     """
     if not isinstance(sharding, Sharding):
-        raise TypeError(f"sharding should be an instance of `jax.sharding.Sharding`. Got {sharding!r} of type {type(sharding)}")
+        raise TypeError(
+            f"sharding should be an instance of `jax.sharding.Sharding`. Got {sharding!r} of type {type(sharding)}"
+        )
     shape = tuple(int(n) for n in shape)
     error: Exception | None = None
     block = None
@@ -158,12 +174,12 @@ def make_array_from_single_device_arrays(shape: Sequence[int], sharding: Any, ar
         expected = len(sharding.addressable_devices)
         mine = [a for a in arrays if not isinstance(a, ArrayImpl) or a._placed.member]
         if len(mine) != expected:
-            raise ValueError(f"Expected {expected} per-device arrays (this is how many devices are addressable by the sharding), but got {len(mine)}")
+            raise ValueError(
+                f"Expected {expected} per-device arrays (this is how many devices are addressable by the sharding), but got {len(mine)}"
+            )
         if mine:
             data = mine[0]._block if isinstance(mine[0], ArrayImpl) else np.asarray(mine[0])
             block = _checked(data, sharding.shard_shape(shape), dtype)
     except ValueError as e:
         error = e
     return _agreed(shape, sharding, block, dtype, error, "make_array_from_single_device_arrays")
-
-

@@ -82,10 +82,12 @@ def make_mesh(
     axis_types: AxisType of each.  devices: which devices, row-major.
     Raises ValueError when there are too few devices.  No communication.
     """
-    return mesh_types.make_mesh(axis_shapes, axis_names, axis_types, devices=_device_tuple() if devices is None else devices)
+    return mesh_types.make_mesh(
+        axis_shapes, axis_names, axis_types, devices=_device_tuple() if devices is None else devices
+    )
 
 
-class set_mesh:  # noqa: N801 - the name is JAX's; it is used as a function and in `with`
+class set_mesh:
     """Set the context mesh: at once, and until the end of the `with` block when used in one.
 
     Must be the same on all ranks.  No communication.
@@ -101,7 +103,9 @@ class set_mesh:  # noqa: N801 - the name is JAX's; it is used as a function and 
         if not isinstance(mesh, Mesh):
             raise ValueError(f"Expected mesh of type `jax.sharding.Mesh`. Got {mesh!r} of type {type(mesh)}")
         if not is_evaluating():
-            raise ValueError("`set_mesh` can only be used outside of `jax.jit`, `jax.shard_map` and other transformations")
+            raise ValueError(
+                "`set_mesh` can only be used outside of `jax.jit`, `jax.shard_map` and other transformations"
+            )
         if any(t is AxisType.Manual for t in mesh.axis_types):
             raise ValueError(f"set_mesh: mesh {mesh} has axes of type Manual, which only `jax.shard_map` makes")
         self.previous = state.abstract_mesh, state.mesh
@@ -117,7 +121,9 @@ class set_mesh:  # noqa: N801 - the name is JAX's; it is used as a function and 
 def get_mesh() -> Mesh:
     """The concrete context mesh; an empty one when none is set."""
     if not is_evaluating():
-        raise ValueError("`get_mesh` can only be used outside of `jax.jit`. Use `jax.sharding.get_abstract_mesh` instead.")
+        raise ValueError(
+            "`get_mesh` can only be used outside of `jax.jit`. Use `jax.sharding.get_abstract_mesh` instead."
+        )
     return state.mesh
 
 
@@ -133,7 +139,9 @@ def use_abstract_mesh(mesh: AbstractMesh) -> Iterator[None]:
         raise ValueError(f"Expected mesh of type `jax.sharding.AbstractMesh`. Got {mesh!r} of type {type(mesh)}")
     before = state.abstract_mesh
     if not before.empty and not mesh.empty and before.size != mesh.size:
-        raise ValueError(f"use_abstract_mesh cannot change the size of the mesh: the context mesh is {before}, got {mesh}")
+        raise ValueError(
+            f"use_abstract_mesh cannot change the size of the mesh: the context mesh is {before}, got {mesh}"
+        )
     with meshes(mesh, state.mesh):
         yield
 

@@ -54,7 +54,7 @@ def visualize_array_sharding(arr: Any, **kwargs: Any) -> None:
 def redistribution_plan(x: Any, sharding: Any) -> str:
     """How `device_put(x, sharding)` would move the blocks: steps, bytes, messages, peak memory, as text.  No communication.
 
-        print(jax.debug.redistribution_plan(x, jax.P(None, 'x')))
+    print(jax.debug.redistribution_plan(x, jax.P(None, 'x')))
     """
     target = resolve(sharding, "redistribution_plan") if isinstance(sharding, PartitionSpec) else sharding
     return str(rd.plan(tuple(x.shape), dtypes.storage(x.dtype).itemsize, x.sharding, target))
@@ -92,7 +92,9 @@ def pure_callback(fun: Callable[..., Any], result_shape_dtypes: Any, *args: Any,
     return _host_call(ops.pure_callback, fun, result_shape_dtypes, args, kwargs)
 
 
-def io_callback(fun: Callable[..., Any], result_shape_dtypes: Any, *args: Any, ordered: bool = False, **kwargs: Any) -> Any:
+def io_callback(
+    fun: Callable[..., Any], result_shape_dtypes: Any, *args: Any, ordered: bool = False, **kwargs: Any
+) -> Any:
     """`pure_callback` for functions with effects: it runs even when nobody uses its result."""
     return _host_call(ops.io_callback, fun, result_shape_dtypes, args, kwargs)
 

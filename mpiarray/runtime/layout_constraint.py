@@ -23,13 +23,17 @@ def with_layout_constraint(x: Any, layouts: Any) -> Any:
     if isinstance(layouts, Layout):
         found: list[Any] = [layouts] * len(leaves)
     else:
-        found = tree.flatten_prefix(layouts, x, what="with_layout_constraint", is_leaf=lambda t: not isinstance(t, (tuple, list, dict)))
+        found = tree.flatten_prefix(
+            layouts, x, what="with_layout_constraint", is_leaf=lambda t: not isinstance(t, (tuple, list, dict))
+        )
     return tree.unflatten(structure, [_constrain(leaf, layout) for leaf, layout in zip(leaves, found)])
 
 
 def _constrain(x: Any, layout: Any) -> Any:
     if not isinstance(layout, Layout) or layout is Layout.AUTO:
-        raise ValueError(f"layouts passed to `with_layout_constraint` must be of type `Layout`. Got {layout!r} of type {type(layout)}")
+        raise ValueError(
+            f"layouts passed to `with_layout_constraint` must be of type `Layout`. Got {layout!r} of type {type(layout)}"
+        )
     out = ops.layout_constraint(x, layout=layout)
     if not is_evaluating() or not isinstance(out, ArrayImpl):
         return out

@@ -49,14 +49,18 @@ class Placed:
 
 
 _table: dict[Any, Placed] = {}
-_latest: dict[tuple[tuple[str, int], ...], tuple[int, ...]] = {}  # a mesh's axes -> the devices that arrays on such a mesh are on
+_latest: dict[
+    tuple[tuple[str, int], ...], tuple[int, ...]
+] = {}  # a mesh's axes -> the devices that arrays on such a mesh are on
 
 
 def row_major(ndim: int) -> Order:
     return tuple(range(ndim))
 
 
-def placed(aval: ShapedArray, sharding: Sharding, committed: bool, order: Order | None = None, pinned: bool = False) -> Placed:
+def placed(
+    aval: ShapedArray, sharding: Sharding, committed: bool, order: Order | None = None, pinned: bool = False
+) -> Placed:
     """The metadata with these parts."""
     if order is None:
         order = row_major(aval.ndim)

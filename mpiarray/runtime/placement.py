@@ -225,10 +225,9 @@ def _auto_only(mesh: Any, spec: P) -> None:
 def _assert_sharding(x: Any, spec: P) -> Any:
     have = aval_of(x).sharding.spec
     for mine, want in zip(have.dims, spec.dims):
-        if (
-            want is not UNCONSTRAINED
-            and mine != want
-            or (have.unreduced, have.reduced) != (spec.unreduced, spec.reduced)
+        if (want is not UNCONSTRAINED and mine != want) or (have.unreduced, have.reduced) != (
+            spec.unreduced,
+            spec.reduced,
         ):
             raise AssertionError(
                 f"`with_sharding_constraint` acts as an assert when all axes of mesh are of type `Explicit`. The array sharding: {have} did not match "

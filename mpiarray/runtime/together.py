@@ -34,8 +34,12 @@ def assert_equal(in_tree: Any, fail_message: str = "") -> None:
     leaves, _ = tree.flatten(in_tree)
     told = comm.agree(comm.world_group(), [np.asarray(x) for x in leaves])
     for r, values in enumerate(told):
-        if len(values) != len(told[0]) or not all(np.array_equal(a, b, equal_nan=_is_float(a)) for a, b in zip(values, told[0])):
-            raise AssertionError(f"{fail_message} the values are not the same on each process: rank {r} differs from rank 0".strip())
+        if len(values) != len(told[0]) or not all(
+            np.array_equal(a, b, equal_nan=_is_float(a)) for a, b in zip(values, told[0])
+        ):
+            raise AssertionError(
+                f"{fail_message} the values are not the same on each process: rank {r} differs from rank 0".strip()
+            )
 
 
 def _is_float(a: np.ndarray) -> bool:

@@ -91,7 +91,9 @@ Step = Callable[[Any, Any], Any]
 def _prepared(plan: rd.Redistribution, rank: int) -> tuple[Step, ...]:
     """What this rank does for each step of a plan."""
     out: list[Step] = []
-    by_axes = {id(step): op for step, op in zip([s for s in plan.steps if not isinstance(s, rd.Relabel)], step_ops(plan))}
+    by_axes = {
+        id(step): op for step, op in zip([s for s in plan.steps if not isinstance(s, rd.Relabel)], step_ops(plan))
+    }
     for step, before in zip(plan.steps, plan.states):
         match step:
             case rd.Relabel():

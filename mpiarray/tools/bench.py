@@ -122,7 +122,11 @@ def reshard_rows_to_columns(n: int) -> tuple[str, Timed, Timed]:
     _same(jax.reshard(x, jax.P(None, "x")), direct(), "reshard")
     better = min((packed, direct), key=lambda f: max(comm.agree(comm.world_group(), min(_once(f) for _ in range(3)))))
     label = "Alltoall" if better is packed else "Alltoallw"
-    return f"reshard rows to columns, {size}x{size} float32 (hand: {label})", lambda: jax.reshard(x, jax.P(None, "x")), better
+    return (
+        f"reshard rows to columns, {size}x{size} float32 (hand: {label})",
+        lambda: jax.reshard(x, jax.P(None, "x")),
+        better,
+    )
 
 
 def packed_alltoall(b: np.ndarray, n: int) -> Timed:
@@ -175,19 +179,26 @@ def import_seconds() -> tuple[float, float]:
 
 def _process(code: str) -> float:
     timer = f"import time; t = time.perf_counter(); {code}; print(time.perf_counter() - t)"
-    return float(subprocess.run([sys.executable, "-c", timer], capture_output=True, text=True, check=True, timeout=60).stdout)
+    return float(
+        subprocess.run([sys.executable, "-c", timer], capture_output=True, text=True, check=True, timeout=60).stdout
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry of `python -m mpiarray bench`."""
-    parser = argparse.ArgumentParser(prog="python -m mpiarray bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m mpiarray bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=1.0, help="about how long each row is timed")
     parser.add_argument("--json", help="write the rows to this file")
     args = parser.parse_args(argv)
     first = comm.rank() == 0
     found = []
     if first:
-        print(f"{comm.size()} ranks; seconds per call, median, slowest rank\n{'':58s}{'mpiarray':>12s}{'by hand':>12s}{'ratio':>8s}", flush=True)
+        print(
+            f"{comm.size()} ranks; seconds per call, median, slowest rank\n{'':58s}{'mpiarray':>12s}{'by hand':>12s}{'ratio':>8s}",
+            flush=True,
+        )
     for row in rows(args.seconds):
         found.append(row)
         if first:

@@ -113,7 +113,9 @@ class Cases:
                 peak = tracemalloc.get_traced_memory()[1]
             finally:
                 tracemalloc.stop()
-            assert peak <= result.nbytes + 4 * pairwise._MESSAGE + 2**20 + 2**16  # beside the blocks: what Python itself allocates
+            assert (
+                peak <= result.nbytes + 4 * pairwise._MESSAGE + 2**20 + 2**16
+            )  # beside the blocks: what Python itself allocates
 
     def test_own_blocks_must_match(self):
         group = self.group()

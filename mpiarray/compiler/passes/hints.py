@@ -72,7 +72,10 @@ def _before(eqn: Eqn, atom: Any, result: P) -> P | None:
         for d, p in enumerate(permutation):
             dims[p] = result.dims[d]
         return _with_explicit(atom, spec_from(dims))
-    shape_changes = any(k in eqn.params for k in ("new_sizes", "broadcast_dimensions", "dimension_numbers", "axes", "dimension", "dimensions"))
+    shape_changes = any(
+        k in eqn.params
+        for k in ("new_sizes", "broadcast_dimensions", "dimension_numbers", "axes", "dimension", "dimensions")
+    )
     if shape_changes or atom.aval.shape != eqn.outvars[0].aval.shape:
         return None
     return _with_explicit(atom, result)

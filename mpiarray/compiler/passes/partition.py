@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mpiarray.compiler.passes.propagate import itemsize, laid, mesh_of_eqn, spec_of
-from mpiarray.compiler.program import Program
 from mpiarray.compiler.passes.simplify import dead_code, inline
+from mpiarray.compiler.program import Program
 from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var
 from mpiarray.core.op import Op
 from mpiarray.core.plan import Laid, LocalContext, Pending, Plan, local_shape, mesh_order
@@ -171,7 +171,12 @@ class _Partitioner:
                 with abstract_mesh(mesh):
                     block = reduce_over(block, pending.kind, mesh_order(mesh, pending.axes))
         target = self.mesh_of(v)
-        if spec.unreduced != wanted.unreduced and spec.dims == wanted.dims and self.readers[v] == 1 and mesh.same_axes(target):
+        if (
+            spec.unreduced != wanted.unreduced
+            and spec.dims == wanted.dims
+            and self.readers[v] == 1
+            and mesh.same_axes(target)
+        ):
             self.sums[v] = (mesh, spec)
             return block
         if spec == wanted and (mesh is target or mesh.same_axes(target)):

@@ -111,7 +111,8 @@ def checked_plan(eqn: Eqn, mesh: AbstractMesh, held: Sequence[P], placed: P | No
 def _with_sums(eqn: Eqn, plan: Plan) -> Plan:
     """Operands and results that are unreduced by type stay so through the op."""
     ins = tuple(
-        P.from_dims(s.dims, s.unreduced | a.aval.unreduced, s.reduced | a.aval.reduced) for s, a in zip(plan.ins, eqn.invars)
+        P.from_dims(s.dims, s.unreduced | a.aval.unreduced, s.reduced | a.aval.reduced)
+        for s, a in zip(plan.ins, eqn.invars)
     )
     outs = tuple(P.from_dims(s.dims, v.aval.unreduced, v.aval.reduced) for s, v in zip(plan.outs, eqn.outvars))
     result = tuple(P.from_dims(s.dims, v.aval.unreduced, v.aval.reduced) for s, v in zip(plan.result, eqn.outvars))
@@ -123,7 +124,9 @@ def _with_sums(eqn: Eqn, plan: Plan) -> Plan:
 # -- choosing on Auto axes ------------------------------------------------------------------------------
 
 
-def _choose(eqn: Eqn, mesh: AbstractMesh, held: list[P], flexible: frozenset[str], wish: P | None, why: list[str]) -> Plan:
+def _choose(
+    eqn: Eqn, mesh: AbstractMesh, held: list[P], flexible: frozenset[str], wish: P | None, why: list[str]
+) -> Plan:
     best: Plan | None = None
     best_cost: tuple[float, float] = (math.inf, math.inf)
     refusal: Exception | None = None
@@ -157,9 +160,17 @@ def _placing(eqn: Eqn) -> str:
 
 def _trials(eqn: Eqn, held: list[P], flexible: frozenset[str], wish: P | None) -> Iterator[tuple[list[P], P | None]]:
     """Assumptions on the operands, each with the result where it falls and, for ops that can be told, where it is wished."""
-    tell = wish is not None and eqn.op.infer is None and any(k in eqn.params and eqn.params[k] is None for k in ("out_sharding", "sharding"))
+    tell = (
+        wish is not None
+        and eqn.op.infer is None
+        and any(k in eqn.params and eqn.params[k] is None for k in ("out_sharding", "sharding"))
+    )
     tell = tell or (wish is not None and eqn.op.infer is None and not eqn.invars and "sharding" in eqn.params)
-    alike = wish is not None and all(a.aval.shape in ((), eqn.outvars[0].aval.shape) for a in eqn.invars) and bool(eqn.invars)
+    alike = (
+        wish is not None
+        and all(a.aval.shape in ((), eqn.outvars[0].aval.shape) for a in eqn.invars)
+        and bool(eqn.invars)
+    )
     for assumed in _assumptions(eqn, held, flexible):
         yield assumed, None
         if tell:

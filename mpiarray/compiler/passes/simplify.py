@@ -74,7 +74,13 @@ def common_subexpressions(jaxpr: Jaxpr) -> Jaxpr:
         if eqn.op.effects or eqn.op.build is not None or eqn.op.lower is not None:
             out.append(eqn)
             continue
-        key: Any = (eqn.op, tuple(_atom_key(v) for v in invars), tuple(eqn.params.items()), eqn.mesh, tuple(v.aval for v in eqn.outvars))
+        key: Any = (
+            eqn.op,
+            tuple(_atom_key(v) for v in invars),
+            tuple(eqn.params.items()),
+            eqn.mesh,
+            tuple(v.aval for v in eqn.outvars),
+        )
         try:
             found = seen.get(key)
         except TypeError:
