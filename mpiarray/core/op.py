@@ -230,7 +230,7 @@ def pass_through(
     """For linear ops of one operand, and of several whose operands must all agree (concatenate, select)."""
     if not sums:
         return NONE
-    if len({s for s in sums}) > 1:
+    if len(set(sums)) > 1:
         raise ShardingTypeError(
             f"{op.name}: all operands should be unreduced and reduced over the same axes, got {', '.join(a.short() for a in avals)}. "
             "Use `jax.reshard` to bring them to one type."

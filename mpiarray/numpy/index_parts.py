@@ -31,7 +31,7 @@ class Cut(NamedTuple):
     """Elements start, start + step, ... of a dim, `count` of them; the step may be negative."""
 
     start: int
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
     step: int
 
 

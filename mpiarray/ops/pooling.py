@@ -210,7 +210,7 @@ def _chosen(x: np.ndarray, select: str, params: dict[str, Any]) -> np.ndarray:
             continue
         found = better(part, best)
         np.copyto(best, part, where=found)
-        np.copyto(number, k, where=found)
+        np.copyto(number, k, where=found)  # type: ignore[arg-type]
     return number  # type: ignore[return-value]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,8 @@ class StageTrace(Trace):
         self.alive = False
         constvars = [v for v, _ in self.constants.values()]
         consts = [c for _, c in self.constants.values()]
-        return ClosedJaxpr(Jaxpr(constvars, [a.variable for a in args], out_atoms, self.eqns, self.name), consts)
+        invars = [a.variable for a in args if isinstance(a.variable, Var)]
+        return ClosedJaxpr(Jaxpr(constvars, invars, out_atoms, self.eqns, self.name), consts)
 
 
 def _within(aval: ShapedArray, mesh: AbstractMesh) -> ShapedArray:
@@ -149,7 +151,7 @@ def trace_to_jaxpr(
 
 def _user_line() -> str:
     """file:line of the nearest frame outside the package, for messages about who waits where."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if not module.startswith(_PACKAGE):
