@@ -378,8 +378,11 @@ def complex_dtype(dtype: DType) -> np.dtype[Any]:
 
 
 def to_inexact(dtype: DType) -> DType:
-    """`dtype` if it is floating point, else the default float: the dtype of ``sin``, ``mean``, ``/`` of integers."""
-    return dtype if is_inexact(dtype) else default_dtype(float)
+    """`dtype` if it is floating point, else float64 for 64-bit integers and float32 for the others: the dtype of ``sin``,
+    ``mean``, ``/`` of integers."""
+    if is_inexact(dtype):
+        return dtype
+    return default_dtype(float) if dtype.itemsize == 8 else np.dtype(np.float32)
 
 
 def scalar_type_of(value: Any) -> type:

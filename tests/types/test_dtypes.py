@@ -437,3 +437,15 @@ def test_cast_to_8_bits_rounds_once():
     just_above, tie, just_below = 1 + 2.0**-4 + 2.0**-40, 1 + 2.0**-4, 1 + 2.0**-4 - 2.0**-40
     x = np.array([just_above, tie, just_below, -just_above, -just_below, np.nan, 0.0])
     assert dtypes.cast(x, dtype).astype(float)[:5].tolist() == [1.125, 1.0, 1.0, -1.125, -1.0]
+
+
+def test_floats_of_integers_have_64_bits_only_where_the_integers_do():
+    small = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32")
+    assert {dtypes.to_inexact(np.dtype(d)) for d in small} == {np.dtype("float32")}
+    assert dtypes.to_inexact(np.dtype("float16")) == np.float16
+    config.update("jax_enable_x64", True)
+    try:
+        assert {dtypes.to_inexact(np.dtype(d)) for d in small} == {np.dtype("float32")}
+        assert {dtypes.to_inexact(np.dtype(d)) for d in ("int64", "uint64")} == {np.dtype("float64")}
+    finally:
+        config.update("jax_enable_x64", False)
