@@ -116,7 +116,7 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
     x, bins = one("digitize", x), one("digitize", bins)
     n = aval_of(bins).shape[0]
     if not n:
-        return one("digitize", full_of(aval_of(x).update(dtype=dtypes.default_dtype(int), weak_type=False), 0))
+        return one("digitize", full_of(aval_of(x).update(dtype=np.dtype(np.int32), weak_type=False), 0))
     side = "right" if not right else "left"
     up = searchsorted(bins, x, side)
     down = subtract(n, searchsorted(rev(bins, dimensions=(0,)), x, side))
@@ -234,6 +234,7 @@ def histogramdd(
     unit = literal(1, dtypes.default_dtype(int)) if weights is None else weights
     counts = reshape(counted(flat, unit, total), tuple(sizes))
     if density:
+        counts = cast(counts, aval_of(points).dtype)
         counts = divide(counts, sum(counts))
         for k, e in enumerate(edges):
             counts = divide(counts, reshape(diff(e), tuple(-1 if j == k else 1 for j, _ in enumerate(edges))))

@@ -150,7 +150,8 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, meth
     a, v = promote_dtypes(a, v)
     if sorter is not None:
         a = read(one("searchsorted", a), sorter)
-    return searching.searchsorted(a, v, side=side, dtype=dtypes.default_dtype(int), batch_dims=0)
+    dtype = np.dtype(np.int32 if aval_of(a).shape[0] < 2**31 else np.int64)
+    return searching.searchsorted(a, v, side=side, dtype=dtype, batch_dims=0)
 
 
 def order_by(keys: Sequence[Any], dim: int) -> Any:

@@ -71,7 +71,7 @@ def cov(
     x = _rows("cov", m, y, rowvar)
     rows, count = aval_of(x).shape
     if not rows:
-        return asarray(np.zeros((0, 0)), dtype=aval_of(x).dtype)
+        return asarray(np.zeros((0, 0)))
     ddof = (0 if bias else 1) if ddof is None else ddof
     w = None if fweights is None else _weights("fweights", fweights, count, True)
     if aweights is not None:
