@@ -138,6 +138,7 @@ class Op:
     inlines: bool
     casts: bool
     aligns: bool
+    steps: Rule | None
 
     def __init__(self, **fields: Any):
         for key, value in fields.items():

@@ -22,6 +22,7 @@ import mpiarray as jax
 import mpiarray.numpy as jnp
 from mpiarray import comm
 from mpiarray.comm.world import mpi as mpi_module
+from mpiarray.tools.bench_bodies import collective_rows, data_parallel_step
 
 Timed = Callable[[], Any]
 
@@ -71,9 +72,11 @@ def rows(seconds: float) -> Iterator[Row]:
     """All workloads."""
     n = jax.device_count()
     jax.set_mesh(jax.make_mesh((n,), ("x",)))
-    for make in (tiny_elementwise, large_elementwise, sum_over_sharded, reshard_rows_to_columns, tiny_jit):
+    for make in (tiny_elementwise, large_elementwise, sum_over_sharded, reshard_rows_to_columns, tiny_jit, data_parallel_step):
         name, ours, hand = make(n)
         yield Row(name, *timed(ours, hand, seconds=seconds))
+    for name, mine, theirs in collective_rows(n, seconds):
+        yield Row(name, mine, theirs)
 
 
 def _block(x: Any) -> np.ndarray:
