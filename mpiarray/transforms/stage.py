@@ -22,6 +22,8 @@ from mpiarray.core.value import Literal, Value, aval_of
 from mpiarray.ops.manual import align
 from mpiarray.transforms.traced_array import TracedArray
 from mpiarray.types.aval import ShapedArray
+from mpiarray.types.partition_spec import PartitionSpec
+from mpiarray.types.sharding import NamedSharding
 from mpiarray.types.mesh import AbstractMesh
 from mpiarray.types.sharding import NamedSharding
 
@@ -110,7 +112,7 @@ class StageTrace(Trace):
     def _constant(self, x: Any, aval: ShapedArray) -> Var:
         found = self.constants.get(id(x))
         if found is None:
-            found = self.constants[id(x)] = (Var(_within(aval, state.abstract_mesh)), x)
+            found = self.constants[id(x)] = (Var(type_inside(aval)), x)
         return found[0]
 
     def finish(self, args: Sequence[JitTracer], outs: Sequence[Any]) -> ClosedJaxpr:
@@ -133,6 +135,22 @@ def _within(aval: ShapedArray, mesh: AbstractMesh) -> ShapedArray:
             f"Closing over inputs to shard_map where the input is sharded on `Explicit` axes is not implemented: got {aval.str_short()}. Pass it as an argument."
         )
     return aval.update(sharding=NamedSharding(mesh, spec))
+
+
+def type_inside(aval: ShapedArray) -> ShapedArray:
+    """The type of a value from outside in the body of a shard_map: replicated over the manual axes, invariant."""
+    context, mesh = state.abstract_mesh, aval.mesh
+    if not context.manual_axes or mesh.empty or mesh is context or mesh.same_axes(context):
+        return aval
+    manual = frozenset(context.manual_axes) - frozenset(mesh.manual_axes)
+    if any(manual & set(axes) for axes in aval.dims) or aval.unreduced or mesh.axis_names != context.axis_names:
+        raise NotImplementedError(
+            f"Closing over inputs to shard_map where the input is sharded on `Explicit` axes is not implemented: got {aval.str_short()} in a body whose "
+            f"manual axes are {tuple(context.manual_axes)}. Pass it as an argument."
+        )
+    explicit = frozenset(context.explicit_axes)
+    dims = tuple(tuple(a for a in axes if a in explicit) for axes in aval.dims)
+    return aval.update(sharding=NamedSharding(context, PartitionSpec.from_dims(dims)))
 
 
 def trace_to_jaxpr(

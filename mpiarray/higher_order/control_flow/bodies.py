@@ -10,7 +10,7 @@ from mpiarray.core.jaxpr import ClosedJaxpr
 from mpiarray.core.trace import state
 from mpiarray.core.value import Value, aval_of
 from mpiarray.transforms.interning import intern, rearranged, widened
-from mpiarray.transforms.stage import trace_to_jaxpr
+from mpiarray.transforms.stage import trace_to_jaxpr, type_inside
 from mpiarray.transforms.tangents import as_value
 from mpiarray.types import tree
 from mpiarray.types.aval import ShapedArray
@@ -92,8 +92,8 @@ def values_of(what: str, argument: str, full: Any) -> tuple[list[Any], Any]:
 
 
 def placed_aval(aval: ShapedArray) -> ShapedArray:
-    """A type on the context mesh: replicated there when it has no mesh."""
-    mesh = state.abstract_mesh
+    """A type on the context mesh: replicated there when it has no mesh, invariant when it comes from outside of a map's body."""
+    aval, mesh = type_inside(aval), state.abstract_mesh
     if mesh.empty or not aval.sharding.mesh.empty:
         return aval
     return aval.update(sharding=NamedSharding(mesh, P(*(None,) * aval.ndim)))
