@@ -17,7 +17,7 @@ from mpiarray.numpy.comparison import isnan, less_equal
 from mpiarray.numpy.index_reads import read
 from mpiarray.numpy.manipulation import broadcast_to, expand_dims, moveaxis, ravel, reshape
 from mpiarray.numpy.promotion import cast, operands, promote_inexact
-from mpiarray.numpy.reductions import any, computed_in, reduced_axes, sum
+from mpiarray.numpy.reductions import computed_in, reduced_axes, sum
 from mpiarray.numpy.sorting import sort
 from mpiarray.ops.bits import not_
 from mpiarray.ops.sorting import take_along
@@ -141,9 +141,9 @@ def _lines(x: Any, axes: tuple[int, ...]) -> Any:
 def _of_all(x: Any, q: Any, inside: Any, method: str) -> Any:
     aval = aval_of(x)
     last = aval.ndim - 1
-    lost = any(isnan(x), last)
     x = sort(x, last)
     n = aval.shape[last]
+    lost = isnan(read(x, (Ellipsis, n - 1)))  # NaN comes last
     low, high, weight = _places(q, literal(n - 1, inside), literal(n, inside), method)
     whole = (slice(None),) * last
 
@@ -158,8 +158,8 @@ def _of_all(x: Any, q: Any, inside: Any, method: str) -> Any:
 
 def _skipping_nan(x: Any, q: Any, inside: Any, method: str) -> Any:
     last = aval_of(x).ndim - 1
-    count = sum(not_(isnan(x)), last, inside)
     x = sort(x, last)  # NaN comes last
+    count = sum(not_(isnan(x)), last, inside)
     top = maximum(subtract(count, 1), 0)
     low, high, weight = _places(_first_dim(q, last), top, count, method)
     shape = aval_of(low).shape
