@@ -111,6 +111,7 @@ class _Partitioner:
 
     def run_eqn(self, eqn: Eqn) -> None:
         plan, mesh = self.program.plans[eqn], mesh_of_eqn(eqn)
+        mesh = self.program.mesh if mesh.empty else mesh  # values without a mesh are copies on every device
         if eqn.op.lower is not None:
             self.lower(eqn, plan, mesh)
             return
