@@ -44,6 +44,7 @@ jit_op = define(
     batch=call_batch(),
     multiple_results=True,
     inlines=True,
+    aligns=False,
 )
 
 
@@ -135,7 +136,7 @@ class JitFunction:
             config.jax_enable_x64,
         )
         ready = self._ready.get(key)
-        if ready is None:
+        if ready is None or any(c.is_deleted() for c in ready.staged.consts):
             for x in leaves:
                 x._check_alive()
             ready = self._ready[key] = self._compile(fixed, leaves, structure)
@@ -191,7 +192,9 @@ def called(staged: Staged) -> ClosedJaxpr:
 
 
 def make_ready(function: JitFunction, staged: Staged, args: Sequence[Placed], structure: Any) -> Ready:
-    """Compile a traced function for arguments placed so."""
+    """Compile a traced function for arguments placed so.  Raises RuntimeError where an array that it closes over is deleted."""
+    for c in staged.consts:
+        c._check_alive()
     all_args = [*(c._placed for c in staged.consts), *args]
     ids = jit_shardings.devices_for(staged.name, function, staged.out_tree, all_args, common_devices)
     ids = devices_of(staged.out_avals) if ids is None else ids
