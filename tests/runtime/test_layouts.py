@@ -170,7 +170,7 @@ def test_layout_constraints() -> None:
     in_order(tree["a"], (1, 0))
     in_order(tree["b"][1], (0, 1))
     for wrong in (Layout.AUTO, Format(Layout((1, 0)), x.sharding), None, "x"):
-        with pytest.raises((ValueError, TypeError), match="must be of type `Layout`|pytree"):
+        with pytest.raises((ValueError, TypeError), match=r"must be of type `Layout`|pytree"):
             with_layout_constraint(x, wrong)
     with pytest.raises(ValueError, match="One of with_layout_constraint arguments is incompatible"):
         with_layout_constraint(x, Layout((0, 1, 2)))
