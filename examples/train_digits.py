@@ -1,6 +1,6 @@
 """A neural network learns handwritten digits in five parallel ways: the same seed, the same losses, other messages.
 
-    launch/run -n 8 examples/train_digits.py [--parallel dp|fsdp|tp|fsdp_tp|pp] [--epochs 20] [--output FOLDER]
+    launch/run -n 8 examples/train_digits.py [--parallel dp|fsdp|tp|fsdp_tp|pp] [--double] [--output FOLDER]
 
 The network has dense layers and relu; the loss is the mean squared distance to the digit's one-hot vector. The ways
 differ in where parameters and images are, and in `predict`, which says by hand (shard_map) what is sent:
@@ -14,14 +14,15 @@ differ in where parameters and images are, and in `predict`, which says by hand 
            more ranks than there are stages, several pipelines share the images.
 
 The derivative of each is `jax.value_and_grad` of the loss: the backward pass and what it sends follow from the forward
-one. Rank 0 repeats the first steps with numpy alone, backward pass by hand, and compares every loss.
+one. Rank 0 repeats the steps with numpy alone, backward pass by hand, and compares the losses: those of the first steps,
+since rounding may tip a relu sooner or later, and from there on the ways differ more; with --double those of all steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import gcd
 from pathlib import Path
@@ -38,8 +39,8 @@ PIXELS, WIDTH, INNER, OUTPUTS = 64, 128, 4, 16  # 10 digits; the outputs beyond 
 TESTED = 320  # images that are kept apart
 MOMENTUM = 0.9
 MICROBATCHES = 2  # for each stage of the pipeline
-COMPARED = 40  # steps that rank 0 repeats with numpy alone
-AGREEMENT = 1e-4  # relative difference of their losses that rounding explains
+COMPARED = 40  # steps whose losses are compared with numpy's in single precision
+AGREEMENT = {np.float32: 1e-4, np.float64: 1e-9}  # relative difference that rounding explains
 
 Layer = tuple[jax.Array, jax.Array]  # weights f32[in,out], biases f32[out]
 
@@ -205,31 +206,93 @@ def trouble(name: str, ranks: int, batch: int) -> str | None:
 
 
 def initial(seed: int) -> list[Layer]:
-    """Random weights that keep the size of what passes through, and biases of zero: alike for every way and mesh."""
+    """Random weights, the smaller the more there are for an output, and biases of zero: alike for every way and mesh."""
     sizes = [PIXELS, *[WIDTH] * (INNER + 1), OUTPUTS]
     keys = jax.random.split(jax.random.key(seed), len(sizes) - 1)
     return [
-        (jax.random.normal(key, (rows, columns)) * (2 / rows) ** 0.5, jnp.zeros(columns))
+        (jax.random.normal(key, (rows, columns)) / rows**0.5, jnp.zeros(columns))
         for key, rows, columns in zip(keys, sizes, sizes[1:])
     ]
 
 
-def images_and_labels() -> tuple[np.ndarray, np.ndarray]:
-    """All images, mixed: f32[1797,64] with values from -1 to 1, and their digits."""
-    digits = load_digits()
-    order = np.random.default_rng(0).permutation(len(digits.data))
-    return (digits.data[order] / 8 - 1).astype(np.float32), digits.target[order]
+class Digits:
+    """The images, mixed, with values from 0 to 1, and their digits: f[1797,64] and f[1797,16]; the last are for tests."""
+
+    def __init__(self, number: type[np.floating]) -> None:
+        digits = load_digits()
+        order = np.random.default_rng(0).permutation(len(digits.data))
+        self.images = (digits.data[order] / 16).astype(number)
+        self.labels = digits.target[order]
+        self.targets = np.eye(OUTPUTS, dtype=number)[self.labels]
+
+    def batches(self, size: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Images and targets in a random order, the same on every rank, `size` at a time; the rest is left out."""
+        order = np.random.default_rng(seed).permutation(len(self.images) - TESTED)
+        for start in range(0, len(order) - size + 1, size):
+            chosen = order[start : start + size]
+            yield self.images[chosen], self.targets[chosen]
 
 
-def batches(images: np.ndarray, targets: np.ndarray, size: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The images in a random order, the same on every rank, `size` at a time; what is left over waits for next time."""
-    order = np.random.default_rng(seed).permutation(len(images))
-    for start in range(0, len(order) - size + 1, size):
-        chosen = order[start : start + size]
-        yield images[chosen], targets[chosen]
+def trainer(way: Way, rate: float) -> Callable[..., tuple[Any, Any, jax.Array]]:
+    """One step of stochastic gradient descent with momentum: (parameters, speeds, images, targets) -> new ones, loss."""
+
+    def loss(parameters: Any, images: jax.Array, targets: jax.Array) -> jax.Array:
+        difference = way.predict(parameters, images) - targets
+        return (difference * difference).sum(axis=1).mean()
+
+    @jax.jit
+    def step(parameters: Any, speeds: Any, images: jax.Array, targets: jax.Array) -> tuple[Any, Any, jax.Array]:
+        value, slopes = jax.value_and_grad(loss)(parameters, images, targets)  # a slope is where its parameter is
+        speeds = jax.tree.map(lambda speed, slope: MOMENTUM * speed + slope, speeds, slopes)
+        parameters = jax.tree.map(lambda parameter, speed: parameter - rate * speed, parameters, speeds)
+        return parameters, speeds, value
+
+    return step
 
 
-def numpy_losses(layers: list[Any], steps: list[tuple[np.ndarray, np.ndarray]], rate: float) -> list[float]:
+@dataclass(frozen=True)
+class Course:
+    """How a training went: the loss of each step, the accuracy after each epoch, and images a second at best."""
+
+    losses: np.ndarray
+    accuracies: list[float]
+    speed: float
+
+
+def train(name: str, digits: Digits, layers: list[Layer], options: argparse.Namespace) -> Course:
+    """Place things, train, and tell after each epoch."""
+    way = WAYS[name](jax.device_count())
+    jax.set_mesh(jax.make_mesh(way.mesh_shape, way.axis_names))
+    parameters = jax.device_put(way.arrange(layers), way.parameters)
+    speeds = jax.tree.map(jnp.zeros_like, parameters)
+    test_images = jax.device_put(digits.images[-TESTED:], way.images)
+    step, predict = trainer(way, options.rate), jax.jit(way.predict)
+
+    leaves = jax.tree.leaves(parameters)
+    count = sum(leaf.size for leaf in leaves)
+    own = sum(leaf.addressable_shards[0].data.size for leaf in leaves)
+    mesh = " x ".join(f"{size} {name}" for size, name in zip(way.mesh_shape, way.axis_names))
+    say(f"{name:7} mesh of {mesh}: {count} parameters, {own} of them on a rank")
+    say(f"{name:7} second layer: weights {jax.typeof(leaves[2])}, biases {jax.typeof(leaves[3])}")
+
+    losses: list[float] = []
+    accuracies: list[float] = []
+    best = 0.0
+    for epoch in range(1, options.epochs + 1):
+        begun, values = time.perf_counter(), []
+        for batch in digits.batches(options.batch, options.seed + epoch):
+            parameters, speeds, value = step(parameters, speeds, *jax.device_put(batch, way.images))
+            values.append(value)
+        losses += [float(value) for value in values]  # waits for the last step
+        speed = len(values) * options.batch / (time.perf_counter() - begun)
+        outputs = np.asarray(predict(parameters, test_images))  # read by all ranks together
+        accuracies.append(float((outputs.argmax(axis=1) == digits.labels[-TESTED:]).mean()))
+        mean, best = np.mean(losses[-len(values) :]), max(best, speed)
+        say(f"{name:7} epoch {epoch:3}: loss {mean:.5f}, accuracy {accuracies[-1]:.1%}, {speed:.0f} samples/s")
+    return Course(np.array(losses), accuracies, best)
+
+
+def numpy_losses(layers: list[Any], steps: Iterable[tuple[np.ndarray, np.ndarray]], rate: float) -> list[float]:
     """The loss of each step, with numpy alone in double precision: forward, backward, update, all by hand."""
     layers = [(weights.astype(np.float64), biases.astype(np.float64)) for weights, biases in layers]
     speeds = [(np.zeros_like(weights), np.zeros_like(biases)) for weights, biases in layers]
@@ -251,7 +314,7 @@ def numpy_losses(layers: list[Any], steps: list[tuple[np.ndarray, np.ndarray]], 
     return losses
 
 
-def draw(path: Path, losses: np.ndarray, accuracies: list[float], title: str) -> None:
+def draw(path: Path, courses: dict[str, Course]) -> None:
     """Loss of each step, and accuracy after each epoch."""
     import matplotlib
 
@@ -259,104 +322,72 @@ def draw(path: Path, losses: np.ndarray, accuracies: list[float], title: str) ->
     from matplotlib import pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    left.semilogy(losses, linewidth=0.8)
-    left.set(title=title, xlabel="step", ylabel="loss")
-    right.plot(range(1, len(accuracies) + 1), accuracies, marker=".")
-    right.set(xlabel="epoch", ylabel="accuracy on the test images", ylim=(min(0.8, *accuracies), 1))
+    for name, course in courses.items():
+        left.semilogy(course.losses, linewidth=0.8, label=name)
+        right.plot(range(1, len(course.accuracies) + 1), course.accuracies, marker=".", label=name)
+    left.set(xlabel="step", ylabel="loss")
+    right.set(xlabel="epoch", ylabel="accuracy on the test images")
+    left.legend()
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def finish(options: argparse.Namespace, courses: dict[str, Course], expected: np.ndarray, most: float) -> None:
+    """On rank 0: compare with numpy's losses, save, and fail when something is not as it should be."""
+    options.output.mkdir(parents=True, exist_ok=True)
+    failures = []
+    say(f"way      last loss  accuracy  samples/s  largest difference to numpy alone in {len(expected)} steps")
+    for name, course in courses.items():
+        difference = np.abs(course.losses[: len(expected)] / expected - 1).max()
+        accuracy = course.accuracies[-1]
+        say(f"{name:7} {course.losses[-1]:10.5f} {accuracy:9.1%} {course.speed:10.0f}  {difference:.1e} (relative)")
+        np.savetxt(options.output / f"train_digits_{name}.txt", course.losses, header="loss of each step")
+        if not difference < most:
+            failures.append(f"{name}: the losses differ from numpy's")
+        if accuracy < options.target:
+            failures.append(f"{name}: the accuracy is {accuracy:.1%}, below {options.target:.1%}")
+    draw(options.output / "train_digits.png", courses)
+    say(f"losses and picture: {options.output}")
+    if failures:
+        raise SystemExit("\n".join(failures))
 
 
 def parsed() -> argparse.Namespace:
     """The options, checked against the number of ranks."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--parallel", choices=WAYS, default="fsdp_tp", help="the way (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=20, help="how often every image is seen (default: %(default)s)")
+    parser.add_argument("--parallel", choices=WAYS, help="one way (default: all, one after the other)")
+    parser.add_argument("--epochs", type=int, default=10, help="how often every image is seen (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=64, help="images of one step, all ranks (default: %(default)s)")
-    parser.add_argument("--rate", type=float, default=0.01, help="learning rate (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=0.02, help="learning rate (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the order of images")
+    parser.add_argument("--double", action="store_true", help="double precision")
     parser.add_argument("--target", type=float, default=0.95, help="accuracy to reach, or fail (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "output", help="folder for the results")
     options = parser.parse_args()
     if options.epochs < 1 or not 0 < options.batch <= 1797 - TESTED:
         parser.error(f"--epochs must be at least 1, and --batch from 1 to {1797 - TESTED}")
-    reason = trouble(options.parallel, jax.device_count(), options.batch)
-    if reason is not None:
-        parser.error(f"--parallel {options.parallel}: {reason}")
+    options.ways = [options.parallel] if options.parallel else list(WAYS)
+    for name in options.ways:
+        reason = trouble(name, jax.device_count(), options.batch)
+        if reason is not None:
+            parser.error(f"--parallel {name}: {reason}")
     return options
 
 
 def main() -> None:
-    """Place, train, tell, compare, draw."""
+    """Train in each way, compare, draw."""
     options = parsed()
-    way = WAYS[options.parallel](jax.device_count())
-    jax.set_mesh(jax.make_mesh(way.mesh_shape, way.axis_names))
-
-    def loss(parameters: Any, images: jax.Array, targets: jax.Array) -> jax.Array:
-        difference = way.predict(parameters, images) - targets
-        return (difference * difference).sum(axis=1).mean()
-
-    @jax.jit
-    def step(parameters: Any, speeds: Any, images: jax.Array, targets: jax.Array) -> tuple[Any, Any, jax.Array]:
-        """Stochastic gradient descent with momentum; a parameter's gradient and speed are where the parameter is."""
-        value, slopes = jax.value_and_grad(loss)(parameters, images, targets)
-        speeds = jax.tree.map(lambda speed, slope: MOMENTUM * speed + slope, speeds, slopes)
-        parameters = jax.tree.map(lambda parameter, speed: parameter - options.rate * speed, parameters, speeds)
-        return parameters, speeds, value
-
-    predict = jax.jit(way.predict)
-
-    def accuracy(parameters: Any) -> float:
-        outputs = np.asarray(predict(parameters, test_images))  # read by all ranks together
-        return float((outputs.argmax(axis=1) == labels[-TESTED:]).mean())
-
-    images, labels = images_and_labels()
-    targets = np.eye(OUTPUTS, dtype=np.float32)[labels]
-    test_images = jax.device_put(images[-TESTED:], way.images)
+    jax.config.update("jax_enable_x64", options.double)
+    number = np.float64 if options.double else np.float32
+    digits = Digits(number)
     layers = initial(options.seed)
-    start = [(np.asarray(weights), np.asarray(biases)) for weights, biases in layers]
-    parameters = jax.device_put(way.arrange(layers), way.parameters)
-    speeds = jax.tree.map(jnp.zeros_like, parameters)
-    leaves = jax.tree.leaves(parameters)
-    count = sum(leaf.size for leaf in leaves)
-    own = sum(leaf.addressable_shards[0].data.size for leaf in leaves)
-    mesh = " x ".join(f"{size} {name}" for size, name in zip(way.mesh_shape, way.axis_names))
-    say(f"{options.parallel} on a mesh of {mesh}: {count} parameters, {own} of them on a rank")
-    for name, parameter in zip(("weights", "biases"), leaves[2:4]):
-        say(f"second layer, {name}: {jax.typeof(parameter)}")
-
-    losses: list[float] = []
-    accuracies: list[float] = []
-    seen: list[tuple[np.ndarray, np.ndarray]] = []  # the batches that rank 0 will see again
-    for epoch in range(1, options.epochs + 1):
-        begun, values = time.perf_counter(), []
-        for batch in batches(images[:-TESTED], targets[:-TESTED], options.batch, options.seed + epoch):
-            parameters, speeds, value = step(parameters, speeds, *jax.device_put(batch, way.images))
-            values.append(value)
-            seen += [batch] * (len(seen) < COMPARED)
-        losses += [float(value) for value in values]  # waits for the last step
-        rate = len(values) * options.batch / (time.perf_counter() - begun)
-        accuracies.append(accuracy(parameters))
-        mean = np.mean(losses[-len(values) :])
-        say(f"epoch {epoch:3}: loss {mean:.5f}, accuracy {accuracies[-1]:.1%}, {rate:.0f} samples/s")
-
+    courses = {name: train(name, digits, layers, options) for name in options.ways}
+    start = [tuple(np.asarray(part) for part in layer) for layer in layers]
     if jax.process_index() == 0:
-        finish(options, np.array(losses), accuracies, numpy_losses(start, seen, options.rate))
-
-
-def finish(options: argparse.Namespace, losses: np.ndarray, accuracies: list[float], expected: list[float]) -> None:
-    """On rank 0: compare, save, and fail when the network has not learned what it should have."""
-    difference = np.abs(losses[: len(expected)] / expected - 1).max()
-    print(f"numpy alone: losses of the first {len(expected)} steps differ by {difference:.1e} (relative)")
-    if not difference < AGREEMENT:
-        raise SystemExit("the losses differ from numpy's")
-    options.output.mkdir(parents=True, exist_ok=True)
-    file = options.output / f"train_digits_{options.parallel}.txt"
-    np.savetxt(file, losses, header="loss of each step")
-    draw(file.with_suffix(".png"), losses, accuracies, options.parallel)
-    print(f"losses: {file}, picture: {file.with_suffix('.png')}")
-    if accuracies[-1] < options.target:
-        raise SystemExit(f"the accuracy is {accuracies[-1]:.1%}, not {options.target:.1%}")
+        seeds = range(options.seed + 1, options.seed + options.epochs + 1)
+        steps = [batch for seed in seeds for batch in digits.batches(options.batch, seed)]
+        expected = numpy_losses(start, steps if options.double else steps[:COMPARED], options.rate)
+        finish(options, courses, np.array(expected), AGREEMENT[number])
 
 
 if __name__ == "__main__":
