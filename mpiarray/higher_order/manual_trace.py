@@ -15,6 +15,7 @@ import numpy as np
 
 from mpiarray import comm
 from mpiarray.compiler.executable import Executable
+from mpiarray.compiler.quiet import quietly
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.infer import infer
 from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var, callee
@@ -92,6 +93,7 @@ class ManualTrace(Trace):
 
     def __init__(self, mesh: Any, ids: tuple[int, ...], check_vma: bool, parent: Trace | None):
         self.mesh, self.ids, self.check_vma, self.parent = mesh, ids, check_vma, parent
+        self.key = (mesh, ids, check_vma)
         self.context = DeviceContext(ids, mesh, comm.rank())
         self.sub = SubMesh.of(mesh, ids, comm.rank())
         self.alive = True
@@ -140,31 +142,34 @@ class ManualTrace(Trace):
     def process(self, op: Op, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
         if op.inlines:
             return eval_jaxpr(callee(params).jaxpr, (), args)
-        values: list[Any] = [self.lift(a) for a in args]
+        values: list[Any] = [a if type(a) is ManualTracer and a.owner is self else self.lift(a) for a in args]
         if len(values) > 1:
-            values = list(align(op, values))
-            values = [self.lift(v) for v in values]
+            aligned = align(op, values)
+            values = values if aligned is values else [self.lift(v) for v in aligned]
         if self.sub is not None and op.steps is not None:
             return op.steps(op, values, **params)
-        key = (
-            op,
-            tuple([(v.aval, v.spec) if type(v) is ManualTracer else v.aval for v in values]),
-            tuple(params.items()),
-            self.mesh,
-            self.ids,
-            self.check_vma,
-        )
+        keys: list[Any] = []
+        blocks: list[Any] = []
+        for v in values:
+            if type(v) is ManualTracer:
+                keys.append(v.aval if self.sub is None else (v.aval, v.spec))
+                blocks.append(v.block)
+            else:
+                keys.append(v.aval)
+                blocks.append(v.val)
+        key = (op, tuple(keys), tuple(params.items()) if params else (), self.key)
         entry = _cache.get(key)
         if entry is None:
-            entry = self._prepare(op, values, params)
+            run, avals, specs = self._prepare(op, values, params)
+            entry = quietly(run), avals, specs
             if len(_cache) >= _CACHE_SIZE:
                 _cache.clear()
             _cache[key] = entry
         run, avals, specs = entry
-        with np.errstate(all="ignore"):
-            found = run(*[v.block if type(v) is ManualTracer else v.val for v in values])
-        outs = [ManualTracer(self, a, own_block(b), s) for a, b, s in zip(avals, found, specs)]
-        return outs if op.multiple_results else outs[0]
+        if not op.multiple_results:
+            (block,) = run(*blocks)
+            return ManualTracer(self, avals[0], own_block(block), specs[0])
+        return [ManualTracer(self, a, own_block(b), s) for a, b, s in zip(avals, run(*blocks), specs)]
 
     def _prepare(self, op: Op, values: list[Any], params: dict[str, Any]) -> Entry:
         avals = infer(op, [v.aval for v in values], params)

@@ -36,15 +36,20 @@ def bound_axes(axis_name: AxisName, what: str) -> tuple[Any, ...]:
     """The axes as a tuple; NameError for those that no enclosing shard_map makes manual and no enclosing vmap names."""
     names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     known = state.abstract_mesh.manual_axes
-    mapped = _mapped_sizes()
+    mapped = _mapped_sizes() if state.mapped else {}
     for name in names:
         if name not in known and name not in mapped:
             raise NameError(
                 f"unbound axis name: {name}. Found an unbound axis name in {what}; the manual axes here are {tuple(known)}, those of vmap {tuple(mapped)}"
             )
-    if len(set(names)) != len(names):
+    if len(names) > 1 and len(set(names)) != len(names):
         raise ValueError(f"{what}: axis names {names} must be different")
     return names
+
+
+def _each(f: Callable[[Any], Any], x: Any) -> Any:
+    """`f` of every leaf; a single array, the common case, needs no tree."""
+    return f(x) if isinstance(x, Value) else tree.map(f, x)
 
 
 def _mapped_sizes() -> dict[Any, int]:
@@ -122,7 +127,10 @@ def vary(x: Any, axes: Sequence[str]) -> Any:
     """`x`, cast to vary over axes where it does not yet."""
     if not state.check_vma:
         return x
-    missing = _ordered(a for a in axes if _state_of(aval_of(x), a) == "invarying")
+    kinds = aval_of(x).manual
+    if kinds.varying.issuperset(axes):
+        return x
+    missing = _ordered([a for a in axes if _state_of(aval_of(x), a) == "invarying"])
     return manual.pvary(x, axes=missing) if missing else x
 
 
@@ -172,6 +180,8 @@ def _as_value(x: Any) -> Any:
 
 def _refuse_sums(x: Any, axes: Sequence[str], what: str) -> None:
     aval = aval_of(x)
+    if not aval.manual.unreduced and not aval.manual.reduced:
+        return
     found = [a for a in axes if _state_of(aval, a) in ("unreduced", "reduced")]
     if found:
         raise ValueError(
@@ -211,7 +221,7 @@ def psum(x: Any, axis_name: AxisName, *, axis_index_groups: Groups = None) -> An
     axes = bound_axes(axis_name, "psum")
     groups = _groups(axis_index_groups, axes, "psum", equal=False)
     _grouped_needs_no_check(groups, "psum")
-    return tree.map(lambda leaf: _psum(leaf, axes, groups), x)
+    return _each(lambda leaf: _psum(leaf, axes, groups), x)
 
 
 def _psum(x: Any, axes: tuple[str, ...], groups: Groups) -> Any:
@@ -259,7 +269,7 @@ def pmean(x: Any, axis_name: AxisName, *, axis_index_groups: Groups = None) -> A
             total = cast(total, dtypes.to_inexact(dtype))
         return total / count
 
-    return tree.map(mean, x)
+    return _each(mean, x)
 
 
 def _extreme(op: Any, what: str) -> Callable[..., Any]:
@@ -267,7 +277,7 @@ def _extreme(op: Any, what: str) -> Callable[..., Any]:
         axes = bound_axes(axis_name, what)
         groups = _groups(axis_index_groups, axes, what, equal=False)
         _grouped_needs_no_check(groups, what)
-        return tree.map(lambda leaf: _one_extreme(op, leaf, axes, groups, what), x)
+        return _each(lambda leaf: _one_extreme(op, leaf, axes, groups, what), x)
 
     call.__name__ = call.__qualname__ = what
     call.__doc__ = f"The {'largest' if what == 'pmax' else 'smallest'} value over the instances along axes, element by element; a NaN wins."
@@ -312,7 +322,7 @@ def all_gather(
         )
     axes = bound_axes(axis_name, "all_gather")
     groups = _groups(axis_index_groups, axes, "all_gather")
-    return tree.map(lambda leaf: _all_gather(leaf, axes, groups, axis, tiled, to), x)
+    return _each(lambda leaf: _all_gather(leaf, axes, groups, axis, tiled, to), x)
 
 
 def _all_gather(x: Any, axes: tuple[str, ...], groups: Groups, axis: int, tiled: bool, to: str) -> Any:
@@ -372,7 +382,7 @@ def psum_scatter(
     """The sum over the instances along axes, of which each keeps its part along `scatter_dimension` (which goes unless `tiled`)."""
     axes = bound_axes(axis_name, "psum_scatter")
     groups = _groups(axis_index_groups, axes, "psum_scatter")
-    return tree.map(lambda leaf: _psum_scatter(leaf, axes, groups, scatter_dimension, tiled), x)
+    return _each(lambda leaf: _psum_scatter(leaf, axes, groups, scatter_dimension, tiled), x)
 
 
 def _psum_scatter(x: Any, axes: tuple[str, ...], groups: Groups, dimension: int, tiled: bool) -> Any:
@@ -424,7 +434,7 @@ def all_to_all(
     """Part k of each instance's block along `split_axis` goes to instance k, which puts what it gets together along `concat_axis`."""
     axes = bound_axes(axis_name, "all_to_all")
     groups = _groups(axis_index_groups, axes, "all_to_all")
-    return tree.map(lambda leaf: _all_to_all(leaf, axes, groups, split_axis, concat_axis, tiled), x)
+    return _each(lambda leaf: _all_to_all(leaf, axes, groups, split_axis, concat_axis, tiled), x)
 
 
 def _all_to_all(x: Any, axes: tuple[str, ...], groups: Groups, split_axis: int, concat_axis: int, tiled: bool) -> Any:
@@ -453,7 +463,7 @@ def ppermute(x: Any, axis_name: AxisName, perm: Sequence[tuple[int, int]]) -> An
     """
     axes = bound_axes(axis_name, "ppermute")
     pairs = _checked_pairs(perm, _size(axes))
-    return tree.map(lambda leaf: _ppermute(leaf, axes, pairs), x)
+    return _each(lambda leaf: _ppermute(leaf, axes, pairs), x)
 
 
 def _checked_pairs(perm: Sequence[tuple[int, int]], n: int) -> tuple[tuple[int, int], ...]:

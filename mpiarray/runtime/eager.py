@@ -15,6 +15,7 @@ import numpy as np
 from mpiarray import comm
 from mpiarray.compiler.executable import Executable
 from mpiarray.compiler.pipeline import lower
+from mpiarray.compiler.quiet import quietly
 from mpiarray.config import config
 from mpiarray.core.infer import infer
 from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
@@ -54,7 +55,7 @@ class EvalTrace(Trace):
                 a = _operand(a, op)
                 keys.append(a._placed if isinstance(a, ArrayImpl) else a.aval)
                 blocks.append(a._block if isinstance(a, ArrayImpl) else a.val)
-        key = (op, tuple(keys), tuple(params.items()), state.abstract_mesh, state.mesh)
+        key = (op, tuple(keys), tuple(params.items()) if params else (), state.abstract_mesh, state.mesh)
         entry = _cache.get(key)
         if entry is None:
             entry, lasting = _prepare(op, args, keys, params)
@@ -63,10 +64,13 @@ class EvalTrace(Trace):
         run, outs, several = entry
         if run is None:
             results = [ArrayImpl(p, None) for p in outs]
-        else:
+        elif several:
             results = [ArrayImpl(p, own_block(b)) for p, b in zip(outs, run(*blocks))]
-            if config.jax_debug_nans:
-                check_nans(op.name, results)
+        else:
+            (b,) = run(*blocks)
+            results = (ArrayImpl(outs[0], own_block(b)),)
+        if config.jax_debug_nans and run is not None:
+            check_nans(op.name, results)
         return results if several else results[0]
 
 
@@ -130,18 +134,7 @@ def compile_for(
     if ids is not None and rank not in ids:
         return None, outs
     executable = Executable(local, ids, rank)
-    return _quiet(executable.run), outs
-
-
-def _quiet(run: Callable[..., Any]) -> Callable[..., Any]:
-    """numpy's floating point warnings are off while blocks are computed: infinities and NaNs are values."""
-    errstate = np.errstate
-
-    def quiet(*blocks: Any) -> Any:
-        with errstate(all="ignore"):
-            return run(*blocks)
-
-    return quiet
+    return quietly(executable.run), outs
 
 
 def program_mesh(jaxpr: ClosedJaxpr, args: Sequence[Placed]) -> AbstractMesh:

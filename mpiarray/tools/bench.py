@@ -72,7 +72,14 @@ def rows(seconds: float) -> Iterator[Row]:
     """All workloads."""
     n = jax.device_count()
     jax.set_mesh(jax.make_mesh((n,), ("x",)))
-    for make in (tiny_elementwise, large_elementwise, sum_over_sharded, reshard_rows_to_columns, tiny_jit, data_parallel_step):
+    for make in (
+        tiny_elementwise,
+        large_elementwise,
+        sum_over_sharded,
+        reshard_rows_to_columns,
+        tiny_jit,
+        data_parallel_step,
+    ):
         name, ours, hand = make(n)
         yield Row(name, *timed(ours, hand, seconds=seconds))
     for name, mine, theirs in collective_rows(n, seconds):
