@@ -25,7 +25,7 @@ from mpiarray.transforms.batching import call_batch
 from mpiarray.transforms.calls import call_jvp, call_transpose
 from mpiarray.transforms.evaluate import Derived, DerivedCache, dead_code, eval_jaxpr
 from mpiarray.transforms.interning import intern
-from mpiarray.transforms.partial_eval import PartialTrace, partial_eval_jaxpr
+from mpiarray.transforms.partial_eval import PartialTrace, matters, partial_eval_jaxpr
 from mpiarray.transforms.stage import trace_to_jaxpr
 from mpiarray.types import tree
 
@@ -119,7 +119,7 @@ def _partial_eval(
     fixed = {"prevent_cse": prevent_cse, "policy": policy}
     ins = [a for a, u in zip(args, unknown) if not u]
     with current(trace.parent):
-        outs = op(*found.consts, *ins, jaxpr=found.known, **fixed, **params)
+        outs = op(*found.consts, *ins, jaxpr=found.known, **fixed, **params) if matters(found.known) else []
     count = sum(found.out_known)
     kept = outs[count:]
     later: Sequence[Any] = ()

@@ -24,7 +24,7 @@ from mpiarray.ops.linear import reshape
 from mpiarray.transforms.calls import cotangents_of, with_zeros
 from mpiarray.transforms.evaluate import Derived, DerivedCache, eval_jaxpr
 from mpiarray.transforms.jvp import jvp_jaxpr
-from mpiarray.transforms.partial_eval import PartialTrace, Split, partial_eval_jaxpr
+from mpiarray.transforms.partial_eval import PartialTrace, Split, matters, partial_eval_jaxpr
 from mpiarray.transforms.stage import trace_to_jaxpr
 from mpiarray.transforms.tangents import cotangent_aval
 from mpiarray.transforms.transpose import TransposedJaxpr, transpose_call
@@ -105,15 +105,17 @@ def map_partial_eval(
     fixed = {"mesh": mesh, "newly_manual_axes": newly_manual_axes, "check_vma": check_vma}
     ins = [a for a, u in zip(args, unknown) if not u]
     known_specs = _chosen(in_specs, [not u for u in unknown])
-    with current(trace.parent):
-        outs = op(
-            *found.consts,
-            *ins,
-            jaxpr=found.known,
-            in_specs=(*_whole(found.consts), *known_specs),
-            out_specs=(*_chosen(out_specs, split.out_known), *residual_specs),
-            **fixed,
-        )
+    outs: Sequence[Any] = ()
+    if matters(found.known):
+        with current(trace.parent):
+            outs = op(
+                *found.consts,
+                *ins,
+                jaxpr=found.known,
+                in_specs=(*_whole(found.consts), *known_specs),
+                out_specs=(*_chosen(out_specs, split.out_known), *residual_specs),
+                **fixed,
+            )
     count = len(outs) - split.residuals
     later: Sequence[Any] = ()
     if not all(split.out_known):

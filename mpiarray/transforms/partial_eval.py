@@ -14,7 +14,7 @@ from mpiarray.core.jaxpr import ClosedJaxpr, Jaxpr
 from mpiarray.core.op import Op
 from mpiarray.core.trace import RuledFunction, current, state
 from mpiarray.core.value import Literal
-from mpiarray.transforms.evaluate import DerivedCache, dead_code, eval_jaxpr, without_constants
+from mpiarray.transforms.evaluate import DerivedCache, dead_code, eval_jaxpr, has_effects, without_constants
 from mpiarray.transforms.stage import JitTracer, StageTrace, trace_to_jaxpr
 from mpiarray.types.aval import ShapedArray
 
@@ -123,6 +123,11 @@ def _split(closed: ClosedJaxpr, unknown: tuple[bool, ...]) -> Split:
     return Split(known, ClosedJaxpr(later), flags, made, passed)
 
 
+def matters(closed: ClosedJaxpr) -> bool:
+    """Whether a jaxpr has a result or an effect."""
+    return bool(closed.jaxpr.outvars) or any(has_effects(e) for e in closed.jaxpr.eqns)
+
+
 def call_partial_eval(name: str = "jaxpr") -> Callable[..., Any]:
     """The partial_eval rule of an op that just calls the jaxpr in its parameter `name`."""
 
@@ -130,7 +135,7 @@ def call_partial_eval(name: str = "jaxpr") -> Callable[..., Any]:
         split = partial_eval_jaxpr(params[name], unknown)
         ins = [a for a, u in zip(args, unknown) if not u]
         with current(trace.parent):
-            outs = op(*split.consts, *ins, **params | {name: split.known})
+            outs = op(*split.consts, *ins, **params | {name: split.known}) if matters(split.known) else []
         known, residuals = outs[: len(outs) - split.residuals], outs[len(outs) - split.residuals :]
         passed = [ins[n] for n in split.forwarded]
         rest = [a for a, u in zip(args, unknown) if u]
