@@ -58,8 +58,9 @@ def _lines(jaxpr: Jaxpr, fresh: Any, names: dict[Any, str], indent: str) -> list
 
 def _bodies(value: Any) -> list[Jaxpr]:
     """The jaxprs that a parameter holds: of a loop's body, of a conditional's branches."""
-    found = [getattr(v, "jaxpr", v) for v in (value if isinstance(value, tuple) else (value,))]
-    return found if all(isinstance(v, Jaxpr) for v in found) else []
+    items = value if isinstance(value, tuple) else (value,)
+    found = [getattr(v, "jaxpr", v) for v in items]
+    return [v for v in found if isinstance(v, Jaxpr)]
 
 
 def _attributes(eqn: Eqn) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from mpiarray.core.infer import infer
 from mpiarray.core.jaxpr import Eqn, Jaxpr, Var, subjaxprs
-from mpiarray.core.trace import abstract_mesh
+from mpiarray.core.trace import abstract_mesh, checking_vma, state
 from mpiarray.core.value import Literal
 from mpiarray.errors import InternalError
 from mpiarray.types.aval import ShapedArray
@@ -38,8 +38,9 @@ def check_jaxpr(jaxpr: Jaxpr, *, after: str, types: bool = True) -> None:
             _check_types(eqn, after)
         for v in eqn.outvars:
             bind(v, repr(eqn))
-        for inner in subjaxprs(eqn.params):
-            check_jaxpr(inner, after=f"{after}, in {eqn.op.name}", types=types)
+        with checking_vma(eqn.params.get("check_vma", state.check_vma)):
+            for inner in subjaxprs(eqn.params):
+                check_jaxpr(inner, after=f"{after}, in {eqn.op.name}", types=types)
     for atom in jaxpr.outvars:
         use(atom, "the result")
 

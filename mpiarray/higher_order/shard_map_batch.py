@@ -14,6 +14,7 @@ from mpiarray.core.op import Op
 from mpiarray.core.plan import axes_size, entry, mesh_order
 from mpiarray.core.trace import state
 from mpiarray.core.value import aval_of
+from mpiarray.higher_order.control_flow.divergence import communicating_axes
 from mpiarray.higher_order.shard_map_rules import inside
 from mpiarray.ops.common import BatchAxis
 from mpiarray.ops.manual import pvary
@@ -44,6 +45,10 @@ def map_batch(
 ) -> tuple[list[Any], list[int | None]]:
     spmd = _checked(axis, mesh, newly_manual_axes, in_specs, out_specs)
     mapped = tuple(d is not None for d in dims)
+    if spmd and axis.name in communicating_axes(jaxpr.jaxpr):
+        raise NotImplementedError(
+            f"vmap of shard_map: a collective over {axis.name!r} inside, where spmd_axis_name={entry(spmd)!r} splits its examples"
+        )
     with inside(mesh, newly_manual_axes, check_vma):
         inner = axis._replace(
             size=axis.size // axes_size(mesh, spmd), mesh=state.abstract_mesh if axis.spec else None, spmd=()

@@ -89,11 +89,11 @@ class _Call:
         self.args, self.kwargs = args, kwargs
         self.in_axes = in_axes
         leaves, self.structure = tree.flatten((args, kwargs))
-        self.leaves = [
-            x if isinstance(x, Value) else operand(x, self.name, lambda i=i: leaf_path(args, kwargs, i))
-            for i, x in enumerate(leaves)
-        ]
+        self.leaves = [self._value(x, i) for i, x in enumerate(leaves)]
         self.dims = self._dims(in_axes)
+
+    def _value(self, x: Any, i: int) -> Any:
+        return x if isinstance(x, Value) else operand(x, self.name, lambda: leaf_path(self.args, self.kwargs, i))
 
     def _dims(self, in_axes: Any) -> list[int | None]:
         """The mapped dim of each leaf, from the front."""
@@ -159,6 +159,13 @@ class _Call:
                 f"{shown} in {self.name}: {'; '.join(self._described(k) for k, _, _ in mapped)}. Use `jax.reshard` on one of them."
             )
         ((spec, mesh),) = entries.items() if entries else (((), None),)
+        if spec and spmd:
+            if spmd != spec:
+                raise ValueError(
+                    f"vmap of {self.name}: the mapped dimension is sharded over {entry(spec)!r} of an Explicit mesh, but spmd_axis_name is "
+                    f"{entry(spmd)!r}; leave spmd_axis_name out"
+                )
+            spmd = ()  # the types say it
         return BatchAxis(sizes.pop(), name, spec, mesh if spec else None, spmd)
 
     def run(self, name: Any, size: int | None, spmd: tuple[str, ...]) -> Any:

@@ -350,6 +350,51 @@ def test_over_both_kinds_of_axes() -> None:
         close(got, X / X.sum() + X.min(1).max(), 1e-3)
 
 
+AMONG: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "psum": (lambda r: lax.psum(r, "i"), lambda b: [b.sum(0)] * 4),
+    "pmax": (lambda r: lax.pmax(r, "i"), lambda b: [b.max(0)] * 4),
+    "all_gather": (lambda r: lax.all_gather(r, "i", axis=1), lambda b: [b.transpose(1, 0, 2)] * 4),
+    "all_gather tiled": (
+        lambda r: lax.all_gather(r, "i", axis=1, tiled=True),
+        lambda b: [b.transpose(1, 0, 2).reshape(4, -1)] * 4,
+    ),
+    "psum_scatter": (
+        lambda r: lax.psum_scatter(r, "i", scatter_dimension=0, tiled=True),
+        lambda b: list(b.sum(0).reshape(4, 1, 8)),
+    ),
+    "psum_scatter along 1": (
+        lambda r: lax.psum_scatter(r, "i", scatter_dimension=1, tiled=True),
+        lambda b: list(b.sum(0).reshape(4, 4, 2).transpose(1, 0, 2)),
+    ),
+    "all_to_all": (
+        lambda r: lax.all_to_all(r, "i", 1, 0, tiled=True),
+        lambda b: list(b.reshape(4, 4, 4, 2).transpose(2, 0, 1, 3).reshape(4, 16, 2)),
+    ),
+    "ppermute": (lambda r: lax.ppermute(r, "i", PERM), lambda b: [b[3], b[2], b[0], b[0] * 0]),
+    "axis_index": (lambda r: r + lax.axis_index("i"), lambda b: [b[k] + k for k in range(4)]),
+}
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("name", AMONG)
+def test_collectives_among_instances_carry_the_mapped_dim(name: str, dim: int) -> None:
+    """Every example by itself, wherever the mapped dim is: blocks of 4 x 8, three examples each."""
+    f, by_hand = AMONG[name]
+    x = np.random.default_rng(0).standard_normal((4, 3, 4, 8)).astype(F32)  # instance, example, block
+    whole = np.concatenate([np.moveaxis(b, 0, dim) for b in x], 0 if dim else 1)
+    spec = P("i") if dim else P(None, "i")
+    g = jax.shard_map(
+        lambda b: jax.vmap(f, in_axes=dim)(b)[None],
+        in_specs=spec,
+        out_specs=P("i"),
+        check_vma=name not in ("psum", "pmax"),
+    )
+    (got,), *_ = run(lambda x: [g(x)], [whole], [spec], LINE)
+    for e in range(3):
+        for k, want in enumerate(by_hand(x[:, e])):
+            close(got[k, e], want)
+
+
 def test_maps_around_it() -> None:
     seen: list[str] = []
 

@@ -222,7 +222,7 @@ class _Joined:
 def _transpose(op: Op, cts: Sequence[Any], *args: Any, branches: Branches) -> list[Any]:
     linear = tuple(isinstance(a, Linear) for a in args[1:])
     live = tuple(not isinstance(ct, Zero) for ct in cts)
-    derived = [_transposed_cache.get((b, linear, live), lambda b=b: _backward(b, linear, live)) for b in branches]
+    derived = [_transposed(b, linear, live) for b in branches]
     jaxprs, consts = with_shared([d.jaxpr for d in derived], [d.consts for d in derived])
     known = [a for a in args[1:] if not isinstance(a, Linear)]
     found = iter(op(args[0], *consts, *known, *(ct for ct in cts if not isinstance(ct, Zero)), branches=jaxprs))
@@ -230,6 +230,10 @@ def _transpose(op: Op, cts: Sequence[Any], *args: Any, branches: Branches) -> li
 
 
 _transposed_cache = DerivedCache()
+
+
+def _transposed(branch: ClosedJaxpr, linear: Flags, live: Flags) -> Derived:
+    return _transposed_cache.get((branch, linear, live), lambda: _backward(branch, linear, live))
 
 
 def _backward(branch: ClosedJaxpr, linear: Flags, live: Flags) -> Derived:

@@ -14,13 +14,17 @@ from mpiarray.core.jaxpr import ClosedJaxpr, Jaxpr, subjaxprs
 from mpiarray.core.trace import state
 from mpiarray.transforms.batching import axis_names
 
+COMMUNICATES = frozenset(
+    ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+)
+
 
 @lru_cache(maxsize=2048)
 def communicating_axes(jaxpr: Jaxpr) -> frozenset[Any]:
-    """The axes that collectives in a jaxpr, and in those that it carries, are over (`axis_index` asks nobody)."""
+    """The axes that collectives in a jaxpr, and in those that it carries, are over."""
     found: set[Any] = set()
     for e in jaxpr.eqns:
-        if e.op.build is not None and e.invars:
+        if e.op.hlo_name in COMMUNICATES:
             found.update(axis_names(e.params))
         for inner in subjaxprs(e.params):
             found |= communicating_axes(inner)
@@ -35,5 +39,6 @@ def check_meeting(what: str, varying: frozenset[str], bodies: Iterable[ClosedJax
         for axis in sorted(communicating_axes(body.jaxpr) & varying):
             raise ValueError(
                 f"{what}: collective over {axis!r} under control flow that depends on a value varying over {axis!r}: instances that decide otherwise "
-                f"would never come to it. Make the predicate invariant first (`lax.pmax`, `lax.psum`), or communicate outside of the {what}."
+                f"would never come to it. Make the predicate invariant first (`lax.pmax`, `lax.psum`), or communicate outside of the {what}; for derivatives, "
+                "cast what its body closes over with `lax.pcast(..., to='varying')` before it."
             )
