@@ -168,7 +168,7 @@ class _Partitioner:
         if pending is not None and pending.axes:
             if pending.kind == "sum":
                 spec = P.from_dims(spec.dims, spec.unreduced | set(pending.axes), spec.reduced)
-            else:
+            elif any(mesh.shape[a] > 1 for a in pending.axes):
                 with abstract_mesh(mesh):
                     block = reduce_over(block, pending.kind, mesh_order(mesh, pending.axes))
         target = self.mesh_of(v)
