@@ -50,7 +50,7 @@ def test_traced_again_for_other_types() -> None:
         g(x)
         g(x)
         assert len(calls) == k
-    g((jnp.ones(3)))
+    g(jnp.ones(3))
     assert len(calls) == 6
     if ranks() > 1:
         g(placed(np.ones(2 * ranks()), line(), "x"))
@@ -263,11 +263,12 @@ def test_closures_over_arrays_that_are_gone() -> None:
 
 
 def test_a_function_that_is_gone_frees_its_constants() -> None:
-    c = jnp.ones(300)
-    gone = weakref.ref(c)
-    f = jax.jit(lambda x: x + c)
-    f(1.0)
-    del c, f
+    def use() -> weakref.ref[Any]:
+        c = jnp.ones(300)
+        jax.jit(lambda x: x + c)(1.0)
+        return weakref.ref(c)
+
+    gone = use()
     gc.collect()
     assert gone() is None
 
