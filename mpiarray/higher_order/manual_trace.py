@@ -7,7 +7,7 @@ share this instance's manual coordinates.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from mpiarray.errors import (
 )
 from mpiarray.higher_order.blocks import BlockPartitioner, block_program
 from mpiarray.higher_order.sub_mesh import SubMesh
+from mpiarray.ops.collectives import psum_many
 from mpiarray.ops.manual import align
 from mpiarray.runtime.array import ArrayImpl
 from mpiarray.runtime.eager import compile_for, own_block
@@ -79,6 +80,11 @@ class ManualTracer(TracedArray):
         if self.owner.check_vma and not self.aval.vma and self.aval.size == 1:
             return bool(self._value().reshape(())[()])
         return super().__bool__()
+
+
+def _placed_by(x: Any) -> P:
+    """Where an operand lies over the axes that are not manual; literals are everywhere."""
+    return x.spec if type(x) is ManualTracer else P()
 
 
 Entry = tuple[Callable[..., Any], tuple[ShapedArray, ...], tuple[P, ...]]
@@ -171,11 +177,32 @@ class ManualTrace(Trace):
             return ManualTracer(self, avals[0], own_block(block), specs[0])
         return [ManualTracer(self, a, own_block(b), s) for a, b, s in zip(avals, run(*blocks), specs)]
 
+    def sums(self, calls: Sequence[tuple[Op, Any, dict[str, Any]]]) -> list[Any]:
+        """The results of sums over mesh axes, (op, operand, parameters) each; those of one dtype and axes in one message."""
+        values = [self.lift(x) for _, x, _ in calls]
+        together: dict[Any, list[int]] = {}
+        for k, ((_, _, params), value) in enumerate(zip(calls, values)):
+            key = (params["axes"], params.get("axis_index_groups"), value.aval.dtype)
+            together.setdefault(key, []).append(k)
+        results: list[Any] = [None] * len(calls)
+        for (axes, groups, _), members in together.items():
+            if len(members) == 1:
+                (k,) = members
+                op, _, params = calls[k]
+                results[k] = self.process(op, (values[k],), params)
+                continue
+            avals = [infer(calls[k][0], [values[k].aval], calls[k][2])[0] for k in members]
+            run = psum_many.build(self.context, axes=axes, axis_index_groups=groups)
+            blocks = run(*(values[k].block if type(values[k]) is ManualTracer else values[k].val for k in members))
+            for k, aval, block in zip(members, avals, blocks):
+                results[k] = ManualTracer(self, aval, block, _placed_by(values[k]))
+        return results
+
     def _prepare(self, op: Op, values: list[Any], params: dict[str, Any]) -> Entry:
         avals = infer(op, [v.aval for v in values], params)
         if op.lower is not None and self.sub is None:
             return self._program(op, values, avals, params), avals, tuple(a.sharding.spec for a in avals)
-        if self.sub is None or op.casts:
+        if self.sub is None:
             return self._direct(op, params), avals, tuple(a.sharding.spec for a in avals)
         return self._partial(op, values, avals, params)
 
@@ -201,9 +228,9 @@ class ManualTrace(Trace):
     def _partial(self, op: Op, values: list[Any], avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Entry:
         """Partial manual: a compiled program over the devices that share the manual coordinates; collectives over manual axes run between their blocks."""
         assert self.sub is not None, "only partial manual meshes come here"
-        if op.build is not None:
-            return self._direct(op, params), avals, tuple(v.spec for v in values[:1]) * len(avals)
-        args = [self.sub.placed(v.aval, v.spec if type(v) is ManualTracer else P()) for v in values]
+        if op.build is not None or op.casts:  # blocks stay where they lie, on Auto axes too
+            return self._direct(op, params), avals, tuple(map(_placed_by, values[:1])) * len(avals)
+        args = [self.sub.placed(v.aval, _placed_by(v)) for v in values]
         invars = [Var(a.aval) for a in args]
         with self.sub.context():
             outs = infer(op, [v.aval for v in invars], params)
