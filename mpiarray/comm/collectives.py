@@ -45,6 +45,30 @@ def all_reduce(group: Group, x: np.ndarray, op: str = "sum", *, out: np.ndarray 
     return _all_reduce(group, x, op, out)
 
 
+def all_reduce_many(
+    group: Group, blocks: Sequence[np.ndarray], op: str = "sum", *, packed: np.ndarray | None = None
+) -> list[np.ndarray]:
+    """`all_reduce` of several blocks of one dtype in one MPI call; the results are parts of one new buffer.
+
+    `packed`, of the blocks' dtype and summed size, saves making the buffer that is sent.
+    """
+    if group.comm is None:
+        return [np.array(x) for x in blocks]
+    sent = packed
+    if sent is None:
+        sent = np.empty(sum(x.size for x in blocks), blocks[0].dtype)
+    start = 0
+    for x in blocks:
+        sent[start : start + x.size].reshape(x.shape)[...] = x
+        start += x.size
+    total = all_reduce(group, sent, op)
+    results, start = [], 0
+    for x in blocks:
+        results.append(total[start : start + x.size].reshape(x.shape))
+        start += x.size
+    return results
+
+
 def all_gather(
     group: Group, x: np.ndarray, dim: int = 0, tiled: bool = True, *, out: np.ndarray | None = None
 ) -> np.ndarray:

@@ -91,7 +91,8 @@ def nbytes(aval: Any) -> int:
 
 def _add(cost: Cost, eqn: Eqn) -> None:
     sizes = [v.aval.size for v in (*eqn.invars, *eqn.outvars)]
-    block = sum(nbytes(v.aval) for v in eqn.invars[:1]) or sum(nbytes(v.aval) for v in eqn.outvars)
+    sent = eqn.invars if eqn.op.multiple_results else eqn.invars[:1]
+    block = sum(nbytes(v.aval) for v in sent) or sum(nbytes(v.aval) for v in eqn.outvars)
     cost.bytes_accessed += sum(nbytes(v.aval) for v in (*eqn.invars, *eqn.outvars))
     if eqn.op.name == "dot_general":
         (contract, _), _ = eqn.params["dimension_numbers"]

@@ -1,9 +1,9 @@
 """The compiler: `PASSES`, in order, and what runs them.
 
     program -> inline -> dead code -> common subexpressions -> propagate -> partition -> (local) dead code, common
-    subexpressions -> executable
+    subexpressions, combined sums -> executable
 
-Combining and overlapping collectives, fusion and buffers have their place after partition.
+Overlapping collectives, fusion and buffers have their place after partition.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mpiarray.compiler.passes.combine import combine
 from mpiarray.compiler.passes.partition import partition
 from mpiarray.compiler.passes.propagate import propagate, spec_of
 from mpiarray.compiler.passes.simplify import closed, common_subexpressions, dead_code, inline
@@ -49,6 +50,7 @@ PASSES: tuple[Pass, ...] = (
     partition,
     _local(dead_code),
     _local(common_subexpressions),
+    _local(combine),
 )
 
 

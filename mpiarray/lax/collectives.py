@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from mpiarray.core.plan import axes_size, mesh_order
-from mpiarray.core.trace import state
+from mpiarray.core.trace import current_trace, state
 from mpiarray.core.value import Value, aval_of, literal
+from mpiarray.higher_order.manual_trace import ManualTrace
 from mpiarray.numpy.promotion import cast
 from mpiarray.ops import collectives as ops
 from mpiarray.ops import manual
@@ -221,12 +222,35 @@ def psum(x: Any, axis_name: AxisName, *, axis_index_groups: Groups = None) -> An
     axes = bound_axes(axis_name, "psum")
     groups = _groups(axis_index_groups, axes, "psum", equal=False)
     _grouped_needs_no_check(groups, "psum")
-    return _each(lambda leaf: _psum(leaf, axes, groups), x)
+    return _sums(x, axes, groups)
+
+
+def _sums(x: Any, axes: tuple[str, ...], groups: Groups) -> Any:
+    """The sums of a tree's leaves.  Where blocks are summed at once, those of one dtype go together; compilers combine later."""
+    if isinstance(x, Value):
+        return _psum(x, axes, groups)
+    leaves, structure = tree.flatten(x)
+    trace = current_trace()
+    if len(leaves) < 2 or not isinstance(trace, ManualTrace) or state.mapped:
+        return structure.unflatten([_psum(leaf, axes, groups) for leaf in leaves])
+    prepared = [_sum_of(leaf, axes, groups) for leaf in leaves]
+    results = [x for _, x, _ in prepared]
+    waiting = [k for k, (op, _, _) in enumerate(prepared) if op is not None]
+    sums = trace.sums([prepared[k] for k in waiting])
+    for k, total in zip(waiting, sums):
+        results[k] = total
+    return structure.unflatten(results)
 
 
 def _psum(x: Any, axes: tuple[str, ...], groups: Groups) -> Any:
+    op, x, params = _sum_of(x, axes, groups)
+    return x if op is None else op(x, **params)
+
+
+def _sum_of(x: Any, axes: tuple[str, ...], groups: Groups) -> tuple[Any, Any, dict[str, Any]]:
+    """(the op that sums over the mesh's axes, its operand, its parameters); without an op, the operand is the sum."""
     if not axes:
-        return x
+        return None, x, {}
     if not isinstance(x, Value):
         if groups is not None and len({len(g) for g in groups}) > 1:
             raise ValueError(f"psum of a constant needs groups of equal sizes, got {groups}")
@@ -235,22 +259,22 @@ def _psum(x: Any, axes: tuple[str, ...], groups: Groups) -> Any:
             x = int(x)
         if isinstance(x, (np.ndarray, np.generic)) and x.dtype == bool:
             x = x.astype(np.int32)
-        return x * count
+        return None, x * count, {}
     if dtypes.is_bool(aval_of(x).dtype):
         x = cast(x, dtypes.default_dtype(int))
     mapped, axes = _split(axes, "psum", groups)
     for a in mapped:
         x = ops.psum(x, axes=(a,), axis_index_groups=None)
     if not axes:
-        return x
+        return None, x, {}
     if not state.check_vma:
-        return ops.psum(x, axes=axes, axis_index_groups=groups)
+        return ops.psum, x, {"axes": axes, "axis_index_groups": groups}
     have = _one_state(aval_of(x), axes, "psum")
     if have == "unreduced":
-        return manual.unreduced_psum(x, axes=axes)
+        return manual.unreduced_psum, x, {"axes": axes}
     if have == "reduced":
         raise ValueError(f"psum cannot accept args which are reduced: got {aval_of(x).str_short()} over {axes}")
-    return manual.psum_invariant(vary(x, axes), axes=axes)
+    return manual.psum_invariant, vary(x, axes), {"axes": axes}
 
 
 def pmean(x: Any, axis_name: AxisName, *, axis_index_groups: Groups = None) -> Any:
@@ -260,16 +284,16 @@ def pmean(x: Any, axis_name: AxisName, *, axis_index_groups: Groups = None) -> A
     _grouped_needs_no_check(groups, "pmean")
     count = len(groups[0]) if groups is not None else _size(axes)
 
-    def mean(leaf: Any) -> Any:
+    def mean(leaf: Any, total: Any) -> Any:
         if not isinstance(leaf, Value):
             return leaf
-        total = _psum(leaf, axes, groups)
         dtype = aval_of(total).dtype
         if not dtypes.is_inexact(dtype):
             total = cast(total, dtypes.to_inexact(dtype))
         return total / count
 
-    return _each(mean, x)
+    totals = _sums(x, axes, groups)
+    return mean(x, totals) if isinstance(x, Value) else tree.map(mean, x, totals)
 
 
 def _extreme(op: Any, what: str) -> Callable[..., Any]:

@@ -61,6 +61,35 @@ psum = define(
     hlo_name="all-reduce",
 )
 
+
+def _many_build(ctx: DeviceContext, *, axes: tuple[str, ...], axis_index_groups: Groups) -> Callable[..., Any]:
+    group = ctx.group(axes, axis_index_groups)
+    packed: list[np.ndarray] = []  # what is sent: made at the first call, for programs that are run often
+
+    def run(*blocks: Any) -> list[np.ndarray]:
+        arrays = [np.asarray(x) for x in blocks]
+        if not packed:
+            packed.append(np.empty(sum(x.size for x in arrays), arrays[0].dtype))
+        return mpi.all_reduce_many(group, arrays, packed=packed[0])
+
+    return run
+
+
+_COMPILED_ONLY = Undefined("it only stands in compiled programs, after derivatives are taken")
+
+psum_many = define(
+    "psum_many",  # sums of blocks of one dtype over the same axes, in one message
+    type_rule=lambda *xs, **params: [_same(x) for x in xs],
+    plan=lambda avals, **params: Plan(*(2 * (tuple(spec_from(dims_of(a)) for a in avals),))),
+    build=_many_build,
+    jvp=_COMPILED_ONLY,
+    transpose=_COMPILED_ONLY,
+    batch=_COMPILED_ONLY,
+    multiple_results=True,
+    vma=_without,
+    hlo_name="all-reduce",
+)
+
 _NO_DERIVATIVE = "maxima over devices have no derivative rule; use `all_gather` and a local maximum"
 
 pmax, pmin = (
@@ -85,8 +114,8 @@ preduce_prod, preduce_and, preduce_or, preduce_xor = (
         type_rule=_same,
         plan=same_plan,
         build=_reduce_build(kind),
-        jvp=Undefined("it only stands in compiled programs, after derivatives are taken"),
-        transpose=Undefined("it only stands in compiled programs, after derivatives are taken"),
+        jvp=_COMPILED_ONLY,
+        transpose=_COMPILED_ONLY,
         batch=_carried,
         vma=_without,
         hlo_name="all-reduce",

@@ -476,6 +476,7 @@ COMPILED_ONLY = {
     "exchange",
     "extreme_of_pairs",
     "extreme_pair",
+    "fetch_rows",
     "fft_along",
     "iota_block",
     "mask_replicas",
@@ -485,6 +486,7 @@ COMPILED_ONLY = {
     "owned_gather",
     "owned_scatter",
     "reduce_part",
+    "send_rows",
     "shard_slice",
     "shard_widen",
 }
@@ -507,6 +509,7 @@ COLLECTIVES = {
     "preduce_xor",
     "preduced",
     "psum",
+    "psum_many",
     "psum_invariant",
     "pvary",
     "reduce_scatter",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mpiarray.numpy as jnp
 from mpiarray import lax
 from mpiarray.core.op import OPS, Linear, Undefined, Zero
 from mpiarray.core.value import aval_of
@@ -202,6 +203,9 @@ def test_steps_of_compiled_programs_are_met() -> None:
     )
     for f in extra:
         met |= {e.op.name for e in lowered(f, [x], [P("x", "y")], EXPLICIT).local.jaxpr.eqns}
+    places = np.zeros(8, np.int32)
+    rows = lambda v, i: [jnp.take(v, i, axis=0)]
+    met |= {e.op.name for e in lowered(rows, [x, places], [P("x", None), P("x")], AUTO).local.jaxpr.eqns}
     assert COMPILED_ONLY - met == set(), "no program contains these"
 
 

@@ -181,6 +181,6 @@ def test_every_rank_raises_the_same() -> None:
         with pytest.raises(TypeError, match=r"scan body function carry input(.|\n)*\{V:x\}(.|\n)*pcast"):
             run(lambda b: lax.scan(lambda c, r: (c + r, None), 0.0, b)[0][None])
         with pytest.raises(ValueError, match="collective over 'x' under control flow"):
-            run(lambda b: lax.cond(b.sum() > 1, lambda b: lax.pmax(b, "x"), lambda b: b, b))
+            run(lambda b: lax.cond(b.sum() > 1, lambda b: lax.pcast(lax.pmax(b, "x"), "x", to="varying"), lambda b: b, b))  # fmt: skip
         with pytest.raises(NotImplementedError, match="Closing over inputs to shard_map"):
             run(lambda b: lax.fori_loop(0, 2, lambda k, c: c + x, b))
