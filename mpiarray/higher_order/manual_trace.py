@@ -192,8 +192,9 @@ class ManualTrace(Trace):
                 results[k] = self.process(op, (values[k],), params)
                 continue
             avals = [infer(calls[k][0], [values[k].aval], calls[k][2])[0] for k in members]
+            assert psum_many.build is not None, "sums are communication"
             run = psum_many.build(self.context, axes=axes, axis_index_groups=groups)
-            blocks = run(*(values[k].block if type(values[k]) is ManualTracer else values[k].val for k in members))
+            blocks = run(*(v.val if isinstance(v, Literal) else v.block for v in (values[k] for k in members)))
             for k, aval, block in zip(members, avals, blocks):
                 results[k] = ManualTracer(self, aval, block, _placed_by(values[k]))
         return results

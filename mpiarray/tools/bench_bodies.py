@@ -5,6 +5,7 @@ A collective is timed inside the body, call by call, so that what is compared is
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -111,7 +112,9 @@ def _timed(f: Callable[[], Any]) -> float:
 def data_parallel_step(n: int) -> tuple[str, Callable[[], Any], Callable[[], Any]]:
     """One step of stochastic gradient descent on an MLP: jitted `value_and_grad` over shards of the batch, and numpy by hand."""
     rng = np.random.default_rng(0)
-    weights = [rng.standard_normal((a, b)).astype(np.float32) / np.float32(a**0.5) for a, b in zip(LAYERS, LAYERS[1:])]
+    weights = [
+        rng.standard_normal((a, b)).astype(np.float32) / np.float32(a**0.5) for a, b in itertools.pairwise(LAYERS)
+    ]
     params = [(w, np.zeros(w.shape[1], np.float32)) for w in weights]
     inputs, targets = rng.standard_normal((BATCH, LAYERS[0])), rng.standard_normal((BATCH, LAYERS[-1]))
     batch = (inputs.astype(np.float32), targets.astype(np.float32))

@@ -22,9 +22,8 @@ from mpiarray.core.value import Literal, Value, aval_of
 from mpiarray.ops.manual import align
 from mpiarray.transforms.traced_array import TracedArray
 from mpiarray.types.aval import ShapedArray
-from mpiarray.types.partition_spec import PartitionSpec
-from mpiarray.types.sharding import NamedSharding
 from mpiarray.types.mesh import AbstractMesh
+from mpiarray.types.partition_spec import PartitionSpec
 from mpiarray.types.sharding import NamedSharding
 
 _PACKAGE = __name__.partition(".")[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from mpiarray.core.check import check_jaxpr
 from mpiarray.core.jaxpr import Jaxpr
 
 MESH = jax.sharding.AbstractMesh((8,), ("x",), (jax.sharding.AxisType.Explicit,))
+BY_X, REPLICATED = P("x"), P()
 
 
 def lowered(f, *args):
@@ -25,11 +28,11 @@ def reductions(f, *args) -> list[str]:
     return [line for line in lowered(f, *args).compile().as_text().splitlines() if "all-reduce(" in line]
 
 
-def block(*shape: int, dtype: str = "float32", spec: P = P("x")):
+def block(*shape: int, dtype: str = "float32", spec: P = BY_X):
     return jax.ShapeDtypeStruct(shape, np.dtype(dtype), sharding=jax.NamedSharding(MESH, spec))
 
 
-def summed(body, outs=P()):
+def summed(body, outs=REPLICATED):
     return jax.shard_map(body, mesh=MESH, in_specs=P("x"), out_specs=outs)
 
 
@@ -72,7 +75,7 @@ def test_the_gradients_of_a_data_parallel_step_are_one_message():
         return jnp.mean(x**2)
 
     sizes = [8, 16, 16, 4]
-    params = [(block(a, b, spec=P(None, None)), block(b, spec=P(None))) for a, b in zip(sizes, sizes[1:])]
+    params = [(block(a, b, spec=P(None, None)), block(b, spec=P(None))) for a, b in itertools.pairwise(sizes)]
     found = reductions(jax.value_and_grad(loss), params, block(16, 8, spec=P("x", None)))
     assert len(found) == 1
     assert found[0].count("f32[") == 7  # the loss, three weights, three biases

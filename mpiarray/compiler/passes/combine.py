@@ -9,6 +9,7 @@ raise the level.  Every rank has the same local program, so that all combine ali
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -52,7 +53,7 @@ def _needs(eqns: Sequence[Eqn]) -> list[set[int]]:
     maker = {v: k for k, eqn in enumerate(eqns) for v in eqn.outvars}
     needs = [{maker[v] for v in eqn.invars if not isinstance(v, Literal) and v in maker} for eqn in eqns]
     effects = [k for k, eqn in enumerate(eqns) if has_effects(eqn)]
-    for before, after in zip(effects, effects[1:]):
+    for before, after in itertools.pairwise(effects):
         needs[after].add(before)
     return needs
 
