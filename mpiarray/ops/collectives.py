@@ -75,16 +75,17 @@ def _many_build(ctx: DeviceContext, *, axes: tuple[str, ...], axis_index_groups:
     return run
 
 
-_COMPILED_ONLY = Undefined("it only stands in compiled programs, after derivatives are taken")
+_COMPILED_ONLY = "it only stands in compiled programs, after derivatives are taken"
+_NEVER = Undefined(_COMPILED_ONLY)
 
 psum_many = define(
     "psum_many",  # sums of blocks of one dtype over the same axes, in one message
     type_rule=lambda *xs, **params: [_same(x) for x in xs],
     plan=lambda avals, **params: Plan(*(2 * (tuple(spec_from(dims_of(a)) for a in avals),))),
     build=_many_build,
-    jvp=_COMPILED_ONLY,
-    transpose=_COMPILED_ONLY,
-    batch=_COMPILED_ONLY,
+    jvp=_NEVER,
+    transpose=_NEVER,
+    batch=_NEVER,
     multiple_results=True,
     vma=_without,
     hlo_name="all-reduce",
@@ -114,8 +115,8 @@ preduce_prod, preduce_and, preduce_or, preduce_xor = (
         type_rule=_same,
         plan=same_plan,
         build=_reduce_build(kind),
-        jvp=_COMPILED_ONLY,
-        transpose=_COMPILED_ONLY,
+        jvp=_NEVER,
+        transpose=_NEVER,
         batch=_carried,
         vma=_without,
         hlo_name="all-reduce",
@@ -394,8 +395,6 @@ def _slice_build(ctx: DeviceContext, *, axes: tuple[str, ...], axes_size: int, d
 
     return run
 
-
-_COMPILED_ONLY = "it only stands in compiled programs, after derivatives are taken"
 
 shard_slice = define(
     "shard_slice",

@@ -62,6 +62,7 @@ class EvalTrace(Trace):
             if lasting:
                 _remember(key, entry)
         run, outs, several = entry
+        results: Sequence[ArrayImpl]
         if run is None:
             results = [ArrayImpl(p, None) for p in outs]
         elif several:
