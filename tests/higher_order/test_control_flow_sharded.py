@@ -269,3 +269,45 @@ def test_maps_in_loops() -> None:
     want = move(move(want) * 0.5)
     np.testing.assert_allclose(got, want)
     np.testing.assert_allclose(ys, sums)
+
+
+def test_gradients_of_what_a_loop_closes_over_are_summed_once() -> None:
+    """Casts of invariant values are made outside of the loop, so that their transposes are not in it."""
+
+    def body(b: Any, w: Any) -> Any:
+        return lax.psum(lax.scan(lambda c, _: (jnp.sin(c * w), None), b, None, length=5)[0].sum(), "i")
+
+    f = jax.shard_map(body, in_specs=(P("i"), P()), out_specs=P())
+    (got,), _, _, world = run(lambda b, w: [jax.grad(f, argnums=1)(b, w)], [C, F32(0.7)], [P("i"), P()], MAP)
+    assert world.calls["all_reduce"] <= 2 * 4, "one for the gradient, at most one for the value"
+
+    def whole(w: Any) -> Any:
+        c = C
+        for _ in range(5):
+            c = jnp.sin(c * w)
+        return c.sum()
+
+    np.testing.assert_allclose(got, np.asarray(jax.grad(whole)(F32(0.7))), rtol=1e-5)
+
+
+def test_gradients_of_branches_that_instances_choose_for_themselves() -> None:
+    def body(b: Any, w: Any, v: Any) -> Any:
+        y = lax.cond(b.sum() > 1, lambda b: b * w, lambda b: jnp.sin(b) * v + w, b)
+        y = lax.switch(lax.axis_index("i") % 2, [lambda y, v: y * v, lambda y, v: y + w * v], y, v)
+        return lax.psum((y**2).sum(), "i")
+
+    f = jax.shard_map(body, in_specs=(P("i"), P(), P()), out_specs=P())
+    args = [C, F32(0.7), F32(1.3)]
+    got, *_ = run(lambda *xs: jax.grad(f, argnums=(0, 1, 2))(*xs), args, [P("i"), P(), P()], MAP)
+
+    def whole(x: Any, w: Any, v: Any) -> Any:
+        total = 0.0
+        for i in range(4):
+            b = x[2 * i : 2 * i + 2]
+            y = b * w if C[2 * i : 2 * i + 2].sum() > 1 else jnp.sin(b) * v + w
+            y = y + w * v if i % 2 else y * v
+            total += (y**2).sum()
+        return total
+
+    for g, want in zip(got, jax.grad(whole, argnums=(0, 1, 2))(*args)):
+        np.testing.assert_allclose(g, np.asarray(want), rtol=1e-5)

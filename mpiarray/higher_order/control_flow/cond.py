@@ -8,16 +8,19 @@ from typing import Any
 import numpy as np
 
 from mpiarray.config import config
+from mpiarray.core.jaxpr import ClosedJaxpr
 from mpiarray.core.plan import mesh_order
 from mpiarray.core.trace import state
 from mpiarray.core.value import Literal, aval_of, literal
 from mpiarray.higher_order.control_flow.bodies import Body, join_constants, name_of, placed_aval, trace_body, values_of
 from mpiarray.higher_order.control_flow.carries import avals_of, differences
+from mpiarray.higher_order.control_flow.casts import Cast, without_casts
 from mpiarray.higher_order.control_flow.cond_op import cond_op
 from mpiarray.numpy.promotion import cast
 from mpiarray.ops.common import const_like
 from mpiarray.ops.comparison import ne
 from mpiarray.ops.select import clamp
+from mpiarray.transforms.interning import rearranged, widened
 from mpiarray.types import dtypes, tree
 from mpiarray.types.aval import ShapedArray
 
@@ -100,8 +103,21 @@ def _choose(
     order = slice(None, None, -1) if what == "cond" else slice(None)  # messages speak of true_fun first
     _check_alike(what, bodies[order], functions[order], names[order])
     jaxprs, consts = join_constants(bodies)
-    outs = cond_op(index, *consts, *values, branches=tuple(jaxprs))
+    given = [*consts, *values]
+    parts = [without_casts(j, len(given)) for j in jaxprs]
+    casts = list(dict.fromkeys(c for _, own in parts for c in own))
+    cast = {c: c.bind(given) for c in casts}
+    branches = tuple(_with_all(j, own, {c: aval_of(x) for c, x in cast.items()}, len(given)) for j, own in parts)
+    outs = cond_op(index, *given, *cast.values(), branches=branches)
     return tree.unflatten(bodies[0].structure, outs)
+
+
+def _with_all(branch: ClosedJaxpr, own: Sequence[Cast], casts: dict[Cast, ShapedArray], count: int) -> ClosedJaxpr:
+    """A branch that takes the results of all branches' casts, where it took those of its own."""
+    missing = [c for c in casts if c not in own]
+    wide = widened(branch, tuple(casts[c] for c in missing), len(branch.in_avals)) if missing else branch
+    place = {c: count + n for n, c in enumerate([*own, *missing])}
+    return rearranged(wide, (*range(count), *(place[c] for c in casts)), tuple(range(len(wide.out_avals))))
 
 
 def _check_alike(what: str, bodies: Sequence[Body], functions: Sequence[Any], names: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from mpiarray.config import config
 from mpiarray.core.plan import dims_of
 from mpiarray.higher_order.control_flow.bodies import Body, first_parameter, name_of, placed_aval, trace_body, values_of
 from mpiarray.higher_order.control_flow.carries import avals_of, check_carry, promoted
+from mpiarray.higher_order.control_flow.casts import lifted
 from mpiarray.higher_order.control_flow.scan_op import scan_op
 from mpiarray.numpy.host import as_array
 from mpiarray.numpy.manipulation import stack
@@ -102,7 +103,7 @@ def _trace(
         if not changed:
             break
     check_carry(what, name, carry_tree, avals, parts[0], outs)
-    return body, carry
+    return lifted(body), carry
 
 
 def _in_python(

@@ -12,6 +12,7 @@ from mpiarray.config import config
 from mpiarray.core.value import Value, aval_of, literal
 from mpiarray.higher_order.control_flow.bodies import Body, first_parameter, name_of, placed_aval, trace_body, values_of
 from mpiarray.higher_order.control_flow.carries import avals_of, check_carry, promoted
+from mpiarray.higher_order.control_flow.casts import lifted
 from mpiarray.higher_order.control_flow.scan import scan
 from mpiarray.higher_order.control_flow.while_op import while_op
 from mpiarray.numpy.promotion import cast
@@ -50,6 +51,7 @@ def while_loop(cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init_
     check_carry(
         "while_loop body function", first_parameter(body_fun, "val"), structure, avals, body.structure, body.out_avals
     )
+    cond, body = lifted(cond), lifted(body)
     outs = while_op(
         *cond.consts, *body.consts, *carry,
         cond_jaxpr=cond.jaxpr, cond_nconsts=len(cond.consts), body_jaxpr=body.jaxpr, body_nconsts=len(body.consts),
