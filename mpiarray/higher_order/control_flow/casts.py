@@ -17,14 +17,14 @@ from mpiarray.transforms.interning import intern, rearranged
 
 
 class Cast(NamedTuple):
-    """A cast of a body's input number `index`."""
+    """A cast of a body's input number `number`."""
 
     op: Any
     params: tuple[tuple[str, Any], ...]
-    index: int
+    number: int
 
     def bind(self, operands: Sequence[Any]) -> Any:
-        return self.op(operands[self.index], **dict(self.params))
+        return self.op(operands[self.number], **dict(self.params))
 
 
 def without_casts(closed: ClosedJaxpr, count: int) -> tuple[ClosedJaxpr, list[Cast]]:
