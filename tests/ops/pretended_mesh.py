@@ -6,6 +6,7 @@ Everything but MPI itself is the real thing: staging, propagation, partition, an
 from __future__ import annotations
 
 import contextlib
+import functools
 import queue
 import threading
 from collections import Counter
@@ -134,6 +135,11 @@ def pretended(world):
             total = _REDUCE[op](total, p)
         return total.astype(x.dtype)
 
+    def all_reduce_many(group, blocks, op="sum", *, packed=None):
+        world.count("all_reduce", sum(x.nbytes for x in blocks))
+        parts = group.share([np.array(x) for x in blocks])
+        return [functools.reduce(_REDUCE[op], xs) for xs in zip(*parts)]
+
     def all_gather(group, x, dim, tiled=True, *, out=None):
         world.count("all_gather", x.nbytes)
         parts = group.share(np.array(x))
@@ -168,7 +174,7 @@ def pretended(world):
 
     saved = {
         name: getattr(mpi, name)
-        for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "exchange")
+        for name in ("all_reduce", "all_reduce_many", "all_gather", "reduce_scatter", "all_to_all", "permute", "exchange")
     }
     group, all_devices, device_group = (
         device.DeviceContext.group,
