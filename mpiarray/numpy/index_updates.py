@@ -72,9 +72,8 @@ def write(
         )
     if combine == "sub":
         values, combine = negative(values), "add"
-    if out_sharding is None and is_mask(index) and _can_choose(aval, index, values):
-        out = where_op(index, _COMBINE[combine](x, cast(values, aval_of(x).dtype, aval_of(x).weak_type)), x)
-        return cast(out, aval.dtype, aval.weak_type)
+    if is_mask(index) and _can_choose(aval, index, values, out_sharding is not None):
+        return made("scatter", aval.shape, lambda s: _chosen(x, aval, index, values, combine, s), None, out_sharding)
     parts = parts_of(aval, index, wrap)
     write_mode = _WRITE_MODES[mode]
     if out_sharding is None:
@@ -99,10 +98,21 @@ def _warn_unsafe(x: ShapedArray, values: Any) -> None:
         )
 
 
-def _can_choose(x: ShapedArray, mask: Value, values: Any) -> bool:
-    """Whether an update by a mask is a choice: one number for all elements, and no sharded dim indexed."""
+def _can_choose(x: ShapedArray, mask: Value, values: Any, any_sharding: bool) -> bool:
+    """Whether an update by a mask is a choice: one number for all elements, and sharded dims only where that is allowed.
+
+    It needs no value of the mask; tracers are refused all the same, as with other updates.
+    """
     same = mask.aval.shape == x.shape and not isinstance(mask, Tracer) and not aval_of(values).ndim
-    return same and not any(explicit_axes(a.sharding.mesh, axes) for a in (x, mask.aval) for axes in a.dims)
+    sharded = any(explicit_axes(a.sharding.mesh, axes) for a in (x, mask.aval) for axes in a.dims)
+    return same and (any_sharding or not sharded)
+
+
+def _chosen(x: Any, aval: ShapedArray, mask: Any, value: Any, combine: str, sharding: NamedSharding | None) -> Any:
+    if sharding is not None:
+        x, mask = (v if aval_of(v).dims == sharding.spec.dims else reshard(v, dst_sharding=sharding) for v in (x, mask))
+    new = _COMBINE[combine](x, cast(value, aval_of(x).dtype, aval_of(x).weak_type))
+    return cast(where_op(mask, new, x), aval.dtype, aval.weak_type)
 
 
 def _write(x: Any, parts: Parts, values: Any, combine: str, mode: str, sharding: NamedSharding | None) -> Any:

@@ -147,8 +147,25 @@ def test_masks_of_sharded_arrays(mesh):
     x = jax.device_put(X, P("x", "y"))
     with pytest.raises(ShardingTypeError):
         x.at[x > 3].set(0.0)
-    out = x.at[x > 3].set(0.0, out_sharding=P("x", "y"))
+    mask = x > 3
+    out, calls, _ = sent(lambda x: x.at[mask].set(0.0, out_sharding=P("x", "y")), x)
+    assert not calls
     np.testing.assert_array_equal(out, np.where(X > 3, 0, X))
     whole = jax.reshard(x, P())
     np.testing.assert_array_equal(whole[whole > 3], X[X > 3])
     np.testing.assert_array_equal(whole.at[whole > 3].add(1.0), np.where(X > 3, X + 1, X))
+
+
+@pytest.mark.parametrize("spec", [P("x", "y"), P(None, ("x", "y"))])
+def test_counting_on_auto_axes(spec):
+    kinds = (jax.sharding.AxisType.Auto,) * 2
+    mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=kinds, devices=jax.devices()[:4])
+    x = jax.device_put(X, jax.NamedSharding(mesh, spec))
+    for f in (lambda x: jnp.histogram(x, bins=7)[0], jax.jit(lambda x: jnp.histogram(x, bins=7)[0])):
+        np.testing.assert_array_equal(f(x), np.histogram(X, bins=7)[0])
+    v = jax.device_put((X[0] * 4).astype(np.int32) % 9, jax.NamedSharding(mesh, P("y")))
+    np.testing.assert_array_equal(jnp.bincount(v), np.bincount(np.asarray(v)))
+    np.testing.assert_array_equal(jnp.unique(x), np.unique(X))
+    np.testing.assert_array_equal(jnp.nonzero(x > 3), np.nonzero(X > 3))
+    np.testing.assert_array_equal(x[x > 3], X[X > 3])
+    np.testing.assert_allclose(jnp.quantile(x, 0.3, axis=0), np.quantile(X, 0.3, axis=0), rtol=1e-5)
