@@ -17,7 +17,7 @@ from mpiarray.types.mesh import AxisType
 from mpiarray.types.partition_spec import PartitionSpec as P
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_indexing_generated import numpy_read, parts, value  # noqa: E402
+from test_indexing_generated import numpy_read, parts, value
 
 pytestmark = [pytest.mark.mpi(min_size=4), pytest.mark.limit(200)]
 SIZES = {"x": 2, "y": 2}
