@@ -174,7 +174,15 @@ def pretended(world):
 
     saved = {
         name: getattr(mpi, name)
-        for name in ("all_reduce", "all_reduce_many", "all_gather", "reduce_scatter", "all_to_all", "permute", "exchange")
+        for name in (
+            "all_reduce",
+            "all_reduce_many",
+            "all_gather",
+            "reduce_scatter",
+            "all_to_all",
+            "permute",
+            "exchange",
+        )
     }
     group, all_devices, device_group = (
         device.DeviceContext.group,
