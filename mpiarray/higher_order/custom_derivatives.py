@@ -351,6 +351,12 @@ class UserBackward(Keyed):
                 f"output[{k}] the bwd rule produced an output of type "
                 f"{ct.aval.str_short()} corresponding to an input of type {aval.str_short()}."
             )
+        if ct.aval.vma - want.vma:
+            raise ValueError(
+                f"{what} must produce an output with the same type as the args tuple of the primal function, but at "
+                f"output[{k}] the bwd rule produced an output of type {ct.aval.str_short()} corresponding to an input "
+                f"of type {aval.str_short()}, so the manual axis types do not match. Sum it with `jax.lax.psum`."
+            )
         return ct
 
 

@@ -22,7 +22,16 @@ from mpiarray.ops.linear import tangent_aval
 from mpiarray.transforms.jvp import jvp_flat
 from mpiarray.transforms.linearize import LinearProgram, linearize_flat
 from mpiarray.transforms.partial_eval import PartialTrace
-from mpiarray.transforms.tangents import cotangent_aval, filled, finished_cotangent, instantiate, is_float0, shown
+from mpiarray.transforms.tangents import (
+    cotangent_aval,
+    filled,
+    finished_cotangent,
+    fit_cotangent,
+    instantiate,
+    is_float0,
+    shown,
+    vary_like,
+)
 from mpiarray.transforms.transpose import backward_pass
 from mpiarray.types import dtypes, tree
 from mpiarray.types.aval import ShapedArray
@@ -114,7 +123,7 @@ def _tangent(x: Any, t: Any) -> Any:
             f"jvp called with different primal and tangent shapes; Got primal shape {want.shape} and tangent shape "
             f"as {np.shape(t)}"
         )
-    return Zero(want) if is_float0(want) else operand(t, "jvp", lambda: "tangents")
+    return Zero(want) if is_float0(want) else vary_like(operand(t, "jvp", lambda: "tangents"), want.manual)
 
 
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
@@ -133,13 +142,15 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
                 f"linearized function called with tangents of tree structure {other}, but the primals have {structure}"
             )
         for t, aval in zip(ts, program.in_avals):
-            if aval_of_tangent(t) != _key(tangent_aval(aval)):
+            if not has_type(t, tangent_aval(aval)):
                 raise ValueError(
                     "linearized function called on tangent values inconsistent with the original primal values: got "
                     f"tangent {_named(t)} for primal {aval.str_short()}"
                 )
         live = [
-            t if is_float0(tangent_aval(a)) else operand(t, "linearize", lambda: "tangents")
+            t
+            if is_float0(tangent_aval(a))
+            else fit_cotangent(operand(t, "linearize", lambda: "tangents"), tangent_aval(a))
             for t, a in zip(ts, program.in_avals)
         ]
         return tree.unflatten(flat.out_tree, [shown(instantiate(t)) for t in program.push(live)])
@@ -147,14 +158,21 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     return (result, f_jvp, aux) if has_aux else (result, f_jvp)
 
 
-def aval_of_tangent(t: Any) -> tuple[Any, Any]:
-    if isinstance(t, np.ndarray) and t.dtype == dtypes.float0:
-        return t.shape, dtypes.float0
-    return _key(aval_of(t))
-
-
-def _key(aval: ShapedArray) -> tuple[Any, Any]:
-    return aval.shape, aval.dtype
+def has_type(x: Any, want: ShapedArray) -> bool:
+    """Whether a given tangent or cotangent has this type.  Host values count as lying anywhere."""
+    if isinstance(x, np.ndarray) and x.dtype == dtypes.float0:
+        return x.shape == want.shape and is_float0(want)
+    have = aval_of(x)
+    if have.shape != want.shape or have.dtype != want.dtype:
+        return False
+    if not isinstance(x, Value):
+        return True
+    return (have.dims, have.unreduced, have.reduced, have.manual) == (
+        want.dims,
+        want.unreduced,
+        want.reduced,
+        want.manual,
+    )
 
 
 def _named(t: Any) -> str:
@@ -203,14 +221,13 @@ def _cotangent(ct: Any, aval: ShapedArray, fun: Any) -> Any:
     want = cotangent_aval(aval)
     if is_float0(want):
         return Zero(want)
-    got = aval_of_tangent(ct)
-    if got != _key(want):
+    if not has_type(ct, want):
         raise ValueError(
             f"unexpected JAX type (e.g. shape/dtype) for argument to VJP function: got {_named(ct)}, but expected "
             f"{want.str_short()} because the corresponding output "
             f"of the function {fun_name(fun)} had JAX type {aval.str_short()}"
         )
-    return operand(ct, "vjp", lambda: "cotangents")
+    return fit_cotangent(operand(ct, "vjp", lambda: "cotangents"), want)
 
 
 def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Any = ()) -> Callable[[Any], Any]:
@@ -243,13 +260,15 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Any = 
             raise TypeError(f"cotangent tree does not match function output, expected {out_tree} but got {other}")
         for c, a in zip(cts, out_avals):
             want = cotangent_aval(a)
-            got = aval_of(c)
-            if _key(got) != _key(want) or (got.unreduced, got.reduced) != (want.unreduced, want.reduced):
+            if not has_type(c, want):
                 raise ValueError(
                     f"linear_transpose cotangent type mismatch: Expected cotangent type {want.str_short()} but got "
-                    f"{got.str_short()}"
+                    f"{aval_of(c).str_short()}"
                 )
-        values = [operand(c, "linear_transpose", lambda: "cotangents") for c in cts]
+        values = [
+            fit_cotangent(operand(c, "linear_transpose", lambda: "cotangents"), cotangent_aval(a))
+            for c, a in zip(cts, out_avals)
+        ]
         found = backward_pass(program.jaxpr, program.consts, values)
         return tuple(tree.unflatten(structure, [finished_cotangent(c, a) for c, a in zip(found, avals)]))
 

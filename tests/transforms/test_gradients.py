@@ -164,3 +164,47 @@ def test_leaked_tracer():
         kept[0] + 1
     with pytest.raises(jax.errors.UnexpectedTracerError):
         jax.jit(lambda y: y + kept[0])(1.0)
+
+
+def test_types_of_given_tangents_and_cotangents():
+    """Nothing is moved silently: what a user gives must lie as its value does; host arrays are cut."""
+    mesh = jax.make_mesh((1,), ("x",), (jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        x = jax.device_put(jnp.arange(4.0), jax.P("x"))
+        whole = jnp.ones(4)
+        _, pull = jax.vjp(jnp.sin, x)
+        _, push = jax.linearize(jnp.sin, x)
+        with pytest.raises(ValueError, match=r"got float32\[4\], but expected float32\[4@x\]"):
+            pull(whole)
+        with pytest.raises(ValueError, match=r"got tangent float32\[4\] for primal float32\[4@x\]"):
+            push(whole)
+        with pytest.raises(ValueError, match=r"Expected cotangent type float32\[4@x\] but got float32\[4\]"):
+            jax.linear_transpose(lambda v: v * 2, x)(whole)
+        ones = np.ones(4, np.float32)
+        for found in (pull(ones)[0], push(ones), pull(jnp.ones_like(x))[0]):
+            assert jax.typeof(found) == jax.typeof(x)
+            np.testing.assert_allclose(found, np.cos(np.arange(4.0)), rtol=1e-6)
+
+
+def test_cotangents_of_custom_rules_inside_a_body():
+    @jax.custom_vjp
+    def scale(w, x):
+        return w * x
+
+    def bwd(saved, g):
+        w, x = saved
+        return (g * x).sum() if kind == "wrong" else jax.lax.psum((g * x).sum(), "x"), g * w
+
+    scale.defvjp(lambda w, x: (w * x, (w, x)), bwd)
+    mesh = jax.make_mesh((1,), ("x",), (jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        x = jax.device_put(jnp.arange(4.0), jax.P("x"))
+        f = jax.shard_map(
+            lambda w, x: jax.grad(lambda w: scale(w, x).sum())(w), in_specs=(jax.P(), jax.P("x")), out_specs=jax.P()
+        )
+        for kind in ("right", "wrong"):
+            if kind == "right":
+                assert float(f(jnp.float32(2), x)) == 6
+            else:
+                with pytest.raises(ValueError, match="manual axis types do not match"):
+                    f(jnp.float32(2), x)
