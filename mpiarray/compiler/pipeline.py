@@ -14,11 +14,12 @@ from typing import Any
 from mpiarray.compiler.passes.combine import combine
 from mpiarray.compiler.passes.partition import partition
 from mpiarray.compiler.passes.propagate import propagate, spec_of
-from mpiarray.compiler.passes.simplify import closed, common_subexpressions, dead_code, inline
+from mpiarray.compiler.passes.simplify import closed, common_subexpressions, inline
 from mpiarray.compiler.program import Program
 from mpiarray.config import config
 from mpiarray.core.check import check_jaxpr
 from mpiarray.core.jaxpr import ClosedJaxpr, Jaxpr
+from mpiarray.transforms.evaluate import dead_code
 from mpiarray.types.mesh import AbstractMesh
 from mpiarray.types.partition_spec import PartitionSpec as P
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from mpiarray.compiler.passes.combine import combine
 from mpiarray.compiler.passes.partition import LocalTrace
-from mpiarray.compiler.passes.simplify import common_subexpressions, dead_code, inline
+from mpiarray.compiler.passes.simplify import common_subexpressions, inline
 from mpiarray.compiler.program import Program
 from mpiarray.core.jaxpr import ClosedJaxpr, Jaxpr
 from mpiarray.core.trace import abstract_mesh, current
 from mpiarray.core.value import Literal
+from mpiarray.transforms.evaluate import dead_code
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import EMPTY_ABSTRACT_MESH, AbstractMesh
 

@@ -8,12 +8,13 @@ import numpy as np
 
 import mpiarray as jax
 import mpiarray.numpy as jnp
-from mpiarray.compiler.passes.simplify import closed, common_subexpressions, dead_code, inline
+from mpiarray.compiler.passes.simplify import closed, common_subexpressions, inline
 from mpiarray.core.check import check_jaxpr
 from mpiarray.core.jaxpr import Jaxpr
 from mpiarray.core.op import OPS
 from mpiarray.core.value import Literal
 from mpiarray.higher_order.jit_function import eval_jaxpr
+from mpiarray.transforms.evaluate import dead_code
 from mpiarray.transforms.stage import trace_to_jaxpr
 from mpiarray.types.aval import ShapedArray
 

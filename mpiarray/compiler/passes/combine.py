@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from mpiarray.compiler.cost import nbytes
-from mpiarray.compiler.passes.simplify import has_effects
 from mpiarray.config import config
 from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, subjaxprs
 from mpiarray.core.value import Literal
 from mpiarray.ops.collectives import psum, psum_many
 from mpiarray.ops.manual import psum_invariant, unreduced_psum
+from mpiarray.transforms.evaluate import has_effects
 
 _SUMS = (psum, psum_invariant, unreduced_psum)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mpiarray.compiler.passes.propagate import itemsize, laid, mesh_of_eqn, spec_of
-from mpiarray.compiler.passes.simplify import dead_code, inline
+from mpiarray.compiler.passes.simplify import inline
 from mpiarray.compiler.program import Program
 from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var
 from mpiarray.core.op import Op
@@ -21,6 +21,7 @@ from mpiarray.core.trace import abstract_mesh, current
 from mpiarray.core.value import Literal
 from mpiarray.ops.collectives import reduce_over
 from mpiarray.ops.redistribute import redistribute
+from mpiarray.transforms.evaluate import dead_code
 from mpiarray.transforms.stage import StageTrace
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import AbstractMesh

@@ -1,10 +1,12 @@
-"""Inlining of nested jits, dead code, common subexpressions: on global and on local programs alike."""
+"""Inlining of nested jits and common subexpressions, on global and on local programs alike; dead code is dropped by
+`transforms.evaluate`.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mpiarray.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, callee, subjaxprs
+from mpiarray.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, callee
 from mpiarray.core.value import Literal
 
 
@@ -45,22 +47,6 @@ def _inline_into(eqns: Any, env: dict[Var, Atom], out: list[Eqn], consts: dict[V
         _inline_into(renamed, env, out, consts)
         for v, r in zip(eqn.outvars, inner.outvars):
             env[v] = r if isinstance(r, Literal) else _read(env, fresh[r])
-
-
-def has_effects(eqn: Eqn) -> bool:
-    """Whether an equation, or one in the jaxprs that it carries, must run even when nobody uses its results."""
-    return eqn.op.effects or any(has_effects(e) for inner in subjaxprs(eqn.params) for e in inner.eqns)
-
-
-def dead_code(jaxpr: Jaxpr) -> Jaxpr:
-    """Drop equations whose results nobody uses and that have no effect."""
-    live = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
-    kept: list[Eqn] = []
-    for eqn in reversed(jaxpr.eqns):
-        if has_effects(eqn) or any(v in live for v in eqn.outvars):
-            kept.append(eqn)
-            live.update(v for v in eqn.invars if not isinstance(v, Literal))
-    return jaxpr if len(kept) == len(jaxpr.eqns) else jaxpr.replace(eqns=kept[::-1])
 
 
 def common_subexpressions(jaxpr: Jaxpr) -> Jaxpr:
