@@ -378,6 +378,8 @@ def job_environment(
         result |= {name: result.get(name, share) for name in THREAD_VARIABLES}
     # Open MPI stops at once where the environment has no home (batch jobs, containers)
     result.setdefault("HOME", tempfile.gettempdir())
+    # a rank that is killed or aborts loses what Python still holds, and progress is to be seen when it is printed
+    result.setdefault("PYTHONUNBUFFERED", "1")
     if mpi is None:
         return result
     if mpi.family == "openmpi":

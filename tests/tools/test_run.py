@@ -23,7 +23,8 @@ def command(*arguments: str) -> list[str]:
 
 
 def environ(**extra: str) -> dict[str, str]:
-    return environment.without_job(os.environ) | {"PYTHONPATH": str(ROOT)} | extra
+    own = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}  # the launcher's to care for
+    return environment.without_job(own) | {"PYTHONPATH": str(ROOT)} | extra
 
 
 def run(*arguments: str, stdin: str = "", **extra: str) -> subprocess.CompletedProcess[str]:
