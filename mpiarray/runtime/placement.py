@@ -203,7 +203,9 @@ def _constrain(x: Any, target: Any) -> Any:
             tuple(() if d in free else axes for d, axes in enumerate(padded.dims)), spec.unreduced, spec.reduced
         ),
     )
-    wanted.shard_shape(aval.shape)
+    own = aval.dims if aval.mesh.shape_tuple == mesh.shape_tuple else ((),) * aval.ndim
+    together = [tuple(a for a in have if a not in want) + want for have, want in zip(own, wanted.spec.dims)]
+    NamedSharding(mesh, P.from_dims(tuple(together))).shard_shape(aval.shape)  # raises where a dim does not divide
     if isinstance(x, np.ndarray) or (
         isinstance(x, ArrayImpl) and is_evaluating() and state.mesh.empty and isinstance(target, NamedSharding)
     ):

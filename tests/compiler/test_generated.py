@@ -16,13 +16,13 @@ import mpiarray as jax
 import mpiarray.numpy as jnp
 from mpiarray import P, lax
 from mpiarray.core.trace import abstract_mesh
-from mpiarray.errors import DuplicateSpecError, ShardingTypeError
+from mpiarray.errors import DuplicateSpecError, IndivisibleError, ShardingTypeError
 from mpiarray.transforms.stage import trace_to_jaxpr
 from mpiarray.types.mesh import AbstractMesh, AxisType
 from tests.ops.pretended_mesh import run, size_of, typed
 
 KINDS = [(AxisType.Auto,) * 2, (AxisType.Explicit,) * 2, (AxisType.Explicit, AxisType.Auto)]
-REFUSALS = (ShardingTypeError, DuplicateSpecError, NotImplementedError)
+REFUSALS = (ShardingTypeError, DuplicateSpecError, IndivisibleError, NotImplementedError)
 
 
 def spec_for(draw: Any, mesh: AbstractMesh, shape: tuple[int, ...], axes: tuple[str, ...]) -> P:

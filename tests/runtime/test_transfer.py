@@ -190,6 +190,30 @@ def test_constraints_move_on_auto_axes() -> None:
     assert jax.lax.with_sharding_constraint(x, P("x", None)).sharding.spec == P("x")
 
 
+@pytest.mark.mpi(min_size=2)
+def test_constraints_beside_explicit_axes() -> None:
+    if ranks() % 2:
+        pytest.skip("an even number of ranks makes a grid")
+    kinds = (Explicit, Auto)
+    with jax.set_mesh(jax.make_mesh((2, ranks() // 2), ("x", "y"), axis_types=kinds)):
+        v = values(2 * ranks(), 3)
+        x = jax.device_put(v, P("x"))
+        for f in (
+            lambda x: jax.lax.with_sharding_constraint(x, P("y")),
+            jax.jit(lambda x: jax.lax.with_sharding_constraint(x, P("y"))),
+        ):
+            y = f(x)
+            assert str(jax.typeof(y)) == f"float32[{2 * ranks()}@x,3]"
+            assert y.addressable_data(0).shape == (2, 3)
+            same(y, v)
+            with pytest.raises(ValueError, match="can only refer to Auto axes"):
+                jax.lax.with_sharding_constraint(x, P("x"))
+        if ranks() > 2:
+            small = jax.device_put(values(2, 3), P("x"))
+            with pytest.raises(jax.errors.IndivisibleError, match=f"partitioned {ranks()} times"):
+                jax.lax.with_sharding_constraint(small, P("y"))
+
+
 def test_plans_can_be_printed() -> None:
     x = placed(values(2 * ranks(), 2 * ranks()), line(), "x", None)
     with comm.counting() as counts:
