@@ -15,7 +15,7 @@ from typing import Any
 from mpiarray.config import config
 from mpiarray.core.jaxpr import ClosedJaxpr
 from mpiarray.core.op import Undefined, define
-from mpiarray.core.trace import Tracer, state
+from mpiarray.core.trace import Tracer, meshes, state
 from mpiarray.core.value import Value, aval_of
 from mpiarray.higher_order import shardings as jit_shardings
 from mpiarray.higher_order.arguments import StaticSplit, flatten_call, join_static, split_static
@@ -30,6 +30,7 @@ from mpiarray.transforms.partial_eval import call_partial_eval
 from mpiarray.transforms.stage import trace_to_jaxpr
 from mpiarray.types import tree
 from mpiarray.types.aval import ShapedArray
+from mpiarray.types.mesh import EMPTY_ABSTRACT_MESH, EMPTY_MESH
 
 UNSPECIFIED = jit_shardings.UNSPECIFIED
 
@@ -177,8 +178,16 @@ class JitFunction:
         return Staged(self._name, jaxpr, structure, found[0], tuple(avals))
 
     def _compile(self, fixed: Any, leaves: list[ArrayImpl], structure: Any) -> Ready:
-        staged = self.stage(fixed, [x.aval for x in leaves], structure)
-        return make_ready(self, staged, [x._placed for x in leaves], structure)
+        args = [x._placed for x in leaves]
+        device = None if state.mesh.empty else jit_shardings.one_device(self, leaves)
+        if device is not None:
+            with meshes(EMPTY_ABSTRACT_MESH, EMPTY_MESH):
+                return self._compile_for(fixed, [jit_shardings.on_one(p, device) for p in args], structure)
+        return self._compile_for(fixed, args, structure)
+
+    def _compile_for(self, fixed: Any, args: Sequence[Placed], structure: Any) -> Ready:
+        staged = self.stage(fixed, [p.aval for p in args], structure)
+        return make_ready(self, staged, args, structure)
 
 
 def called(staged: Staged) -> ClosedJaxpr:

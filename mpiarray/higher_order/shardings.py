@@ -23,6 +23,7 @@ from mpiarray.runtime.transfer import move, target_aval
 from mpiarray.types import tree
 from mpiarray.types.aval import ShapedArray, ShapeDtypeStruct
 from mpiarray.types.layout import Format, Layout
+from mpiarray.types.mesh import Device
 from mpiarray.types.partition_spec import PartitionSpec as P
 from mpiarray.types.sharding import NamedSharding, Sharding, SingleDeviceSharding, check_rank, divisible_or_raise
 
@@ -238,7 +239,7 @@ def devices_for(
     named = [p for p in args if p.committed and isinstance(p.sharding, NamedSharding)]
     for t in result_targets(function, out_tree):
         if isinstance(t.sharding, SingleDeviceSharding):
-            singles.add((next(iter(t.sharding.device_set)).id,))
+            singles.add((device_id(t.sharding),))
         elif (
             isinstance(t.sharding, NamedSharding)
             and hasattr(t.sharding.mesh, "flat_ids")
@@ -247,11 +248,51 @@ def devices_for(
             and not singles
         ):
             return t.sharding.mesh.flat_ids
-    if len(singles) == 1 and all(_spread_copy(p) for p in named):
+    if len(singles) == 1 and all(is_spread_copy(p) for p in named):
         return singles.pop()
     return common(name, args)
 
 
-def _spread_copy(p: Placed) -> bool:
+def one_device(function: JitFunction, leaves: Sequence[Any]) -> int | None:
+    """The device that all placements of a call name, where they name just one: it wins over the context mesh (layout.md 4).
+
+    leaves: arrays and ShapeDtypeStructs.
+    """
+    named: set[int] = set()
+    spread: list[Placed] = []
+    for x in leaves:
+        if isinstance(x, ArrayImpl) and not x.committed:
+            continue
+        if isinstance(x.sharding, SingleDeviceSharding):
+            named.add(device_id(x.sharding))
+        elif isinstance(x, ArrayImpl) and is_spread_copy(x._placed):
+            spread.append(x._placed)
+        elif x.sharding is not None:
+            return None
+    for given in (function._in, function._out):
+        for t in tree.leaves(given, is_leaf=is_leaf):
+            sharding = t.sharding if isinstance(t, Format) else t
+            if isinstance(sharding, SingleDeviceSharding):
+                named.add(device_id(sharding))
+            elif sharding is not None and sharding is not UNSPECIFIED:
+                return None
+    if len(named) != 1 or not all(named <= set(p.ids or ()) for p in spread):
+        return None
+    return named.pop()
+
+
+def device_id(sharding: SingleDeviceSharding) -> int:
+    return next(iter(sharding.device_set)).id
+
+
+def on_one(p: Placed, device: int) -> Placed:
+    """The metadata of an argument of a call that runs on one device."""
+    if not p.committed:
+        return p
+    aval = ShapedArray(p.aval.shape, p.aval.dtype, p.aval.weak_type)
+    return placed(aval, SingleDeviceSharding(Device(device)), True, p.order, p.pinned)
+
+
+def is_spread_copy(p: Placed) -> bool:
     """A replicated value that nobody placed by hand: it may be read on any of its devices."""
     return p.sharding.is_fully_replicated and not p.pinned and p.spec == replicated(p.aval.ndim)

@@ -16,7 +16,7 @@ from mpiarray.compiler.program import Program
 from mpiarray.compiler.text import program_text
 from mpiarray.core.jaxpr import ClosedJaxpr
 from mpiarray.core.plan import replicated
-from mpiarray.core.trace import state
+from mpiarray.core.trace import meshes, state
 from mpiarray.higher_order import shardings as jit_shardings
 from mpiarray.higher_order.arguments import StaticSplit, flatten_call, split_static
 from mpiarray.higher_order.jit_function import (
@@ -36,7 +36,7 @@ from mpiarray.runtime.transfer import move
 from mpiarray.types import tree
 from mpiarray.types.aval import ShapedArray, ShapeDtypeStruct
 from mpiarray.types.layout import Format, Layout
-from mpiarray.types.mesh import AbstractMesh, Device
+from mpiarray.types.mesh import EMPTY_ABSTRACT_MESH, EMPTY_MESH, AbstractMesh, Device
 from mpiarray.types.partition_spec import PartitionSpec as P
 from mpiarray.types.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
@@ -75,6 +75,14 @@ class AotJitFunction(JitFunction):
         fixed, dynamic, named = split_static(args, kwargs, self._static)
         leaves, structure = flatten_call(self._name, dynamic, named)
         wanted = jit_shardings.argument_targets(self, dynamic, named)
+        device = None if state.mesh.empty else jit_shardings.one_device(self, leaves)
+        if device is not None:
+            with meshes(EMPTY_ABSTRACT_MESH, EMPTY_MESH):
+                leaves = [_on_one(x, device) for x in leaves]
+                return self._traced(fixed, leaves, wanted, structure)
+        return self._traced(fixed, leaves, wanted, structure)
+
+    def _traced(self, fixed: Any, leaves: list[Any], wanted: list[Any], structure: Any) -> Traced:
         avals = [jit_shardings.traced_aval(x) for x in leaves]
         staged = self.stage(fixed, avals, structure)
         return Traced(self, staged, leaves, wanted, structure)
@@ -88,6 +96,14 @@ class AotJitFunction(JitFunction):
         return self.trace(*args, **kwargs).out_info
 
 
+def _on_one(x: Any, device: int) -> Any:
+    """An argument as it lies on the one device that a call runs on."""
+    if not isinstance(x, ArrayImpl):
+        return x
+    where = jit_shardings.on_one(x._placed, device)
+    return x if where is x._placed else ArrayImpl(where, x._block if where.member else None)
+
+
 class _Stage:
     """What all stages tell of a function's arguments and results."""
 
@@ -97,6 +113,7 @@ class _Stage:
         self._function, self._staged, self._leaves, self._wanted = function, staged, leaves, wanted
         self.in_tree, self.out_tree = structure, staged.out_tree
         self.fun_name = staged.name
+        self._meshes = state.abstract_mesh, state.mesh  # later stages go on under the same ones
 
     @property
     def in_avals(self) -> tuple[ShapedArray, ...]:
@@ -140,7 +157,8 @@ class Traced(_Stage):
         return self._staged.jaxpr
 
     def lower(self) -> Lowered:
-        return Lowered(self._function, self._staged, self._leaves, self._wanted, self.in_tree)
+        with meshes(*self._meshes):
+            return Lowered(self._function, self._staged, self._leaves, self._wanted, self.in_tree)
 
 
 class Lowered(_Stage):
@@ -176,7 +194,8 @@ class Lowered(_Stage):
         return program_cost(self._program).as_dict()
 
     def compile(self, compiler_options: Any = None) -> Compiled:
-        return Compiled(self._function, self._staged, self._leaves, self._wanted, self.in_tree, self._program)
+        with meshes(*self._meshes):
+            return Compiled(self._function, self._staged, self._leaves, self._wanted, self.in_tree, self._program)
 
 
 def _spec(x: Any, target: Any, aval: ShapedArray) -> P:
@@ -198,7 +217,6 @@ class Compiled(_Stage):
     ):
         super().__init__(function, staged, leaves, wanted, structure)
         self._program = program
-        self._meshes = state.abstract_mesh, state.mesh
         self._ready: dict[Any, Ready] = {}
         self._in_formats = self._make_input_formats()
 
@@ -312,7 +330,8 @@ class Compiled(_Stage):
         key = tuple([x._placed for x in leaves])
         ready = self._ready.get(key)
         if ready is None:
-            ready = self._ready[key] = make_ready(self._function, self._staged, key, structure)
+            with meshes(*self._meshes):
+                ready = self._ready[key] = make_ready(self._function, self._staged, key, structure)
         return execute(ready, leaves)
 
     def _check_types(self, leaves: Sequence[ArrayImpl]) -> None:
@@ -349,6 +368,10 @@ class Compiled(_Stage):
             return move(x, sharding)
         if single and isinstance(sharding, SingleDeviceSharding) and self._program.mesh.empty:
             return x
+        if isinstance(sharding, SingleDeviceSharding) and jit_shardings.is_spread_copy(x._placed):
+            device = jit_shardings.device_id(sharding)
+            if device in (x._placed.ids or ()):
+                return _on_one(x, device)
         raise ValueError(
             f"Compiled object called with input sharding(s) that does not match the sharding(s) the computation was compiled with. Argument {k} of "
             f"{self.fun_name} has sharding {x.sharding}, and was compiled for {sharding}, type {aval.str_short()}. Use `jax.device_put` first."

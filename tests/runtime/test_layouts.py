@@ -217,3 +217,43 @@ def test_collectives_of_column_blocks() -> None:
         got = f(block)
         np.testing.assert_array_equal(got, f(plain))
         assert got.flags.c_contiguous
+
+
+@under(line)
+def test_layout_constraints_under_transformations() -> None:
+    v = values(4 * ranks(), 3)
+    x = placed(v, line(), "x", None)
+    f = lambda x: (with_layout_constraint(x * 2, Layout((1, 0))) ** 2).sum()
+    for g in (f, jax.jit(f)):
+        same(jax.grad(g)(x), 8 * v)
+        out, slope = jax.jvp(g, (x,), (x,))
+        np.testing.assert_allclose([float(out), float(slope)], [4 * (v**2).sum(), 8 * (v**2).sum()], rtol=1e-6)
+    stack = jnp.stack([jnp.asarray(v), jnp.asarray(v) + 1])
+    same(jax.vmap(lambda x: with_layout_constraint(x, Layout((1, 0))) + 1)(stack), np.stack([v, v + 1]) + 1)
+    text = str(jax.make_jaxpr(jax.vmap(lambda x: with_layout_constraint(x, Layout((1, 0)))))(stack))
+    assert "major_to_minor=(0, 2, 1)" in text
+
+    @jax.shard_map(in_specs=P("x", None), out_specs=P("x", None))
+    def body(block):
+        return with_layout_constraint(block, Layout((1, 0))) * 3
+
+    for g in (body, jax.jit(body)):
+        out = g(x)
+        same(out, v * 3)
+        in_order(out, (0, 1))
+
+
+def test_the_document_s_cells_with_a_mesh_still_set() -> None:
+    """Spec layout.md 4: what names one device runs there, whatever mesh is set."""
+    v = values(4, 6)
+    with jax.set_mesh(line()):
+        one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        columns_there = jax.device_put(v, Format(Layout((1, 0)), one))
+        same(jax.jit(lambda x: x + 1)(columns_there), v + 1)
+        out = jax.jit(lambda x: x * 2, out_shardings=Format(Layout((1, 0)), one))(v)
+        assert out.devices() == {jax.devices()[0]}
+        in_order(out, (1, 0))
+        same(out, 2 * v)
+        f = jax.jit(lambda x: x.sum(0)).lower(jax.ShapeDtypeStruct((4, 6), np.float32)).compile()
+        same(f(jax.device_put(v, one)), v.sum(0))
+        same(f(jnp.ones((4, 6))), np.full(6, 4))
