@@ -142,13 +142,17 @@ def _runner(arity: int, initial: list[Any], steps: list[Any], results: tuple[int
         for i in (*ins, *outs):
             last_use[i] = k
     fixed = {i for i in range(len(initial)) if initial[i] is not None} | set(results)
+    dead: dict[int, list[int]] = {}
+    for i, k in last_use.items():
+        if i not in fixed:
+            dead.setdefault(k, []).append(i)
     plan = [
         (
             run,
             _getter(ins),
             outs[0] if not several else outs,
             several,
-            tuple(i for i, k2 in last_use.items() if k2 == k and i not in fixed),
+            tuple(dead.get(k, ())),
         )
         for k, (run, ins, outs, several) in enumerate(steps)
     ]
@@ -156,14 +160,14 @@ def _runner(arity: int, initial: list[Any], steps: list[Any], results: tuple[int
 
     def execute(*blocks: Any) -> list[Any]:
         env = [*blocks, *tail]
-        for run, get, out, several, dead in plan:
+        for run, get, out, several, done in plan:
             if several:
                 for o, x in zip(out, run(*get(env))):
                     env[o] = x
                 x = None  # or it would keep the last block alive
             else:
                 env[out] = run(*get(env))
-            for i in dead:
+            for i in done:
                 env[i] = None
         return [env[i] for i in results]
 
