@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -235,14 +236,14 @@ def donation(
     if not function._donate:
         return (), ()
     marked = donated_leaves(function, structure)
-    free = [(p.aval.shape, p.aval.dtype, p.spec) for p in outs]
+    free = Counter((p.aval.shape, p.aval.dtype, p.spec) for p in outs)
     usable, unusable = [], []
     for i in marked:
         if not args[i].committed:
             continue
         mine = (args[i].aval.shape, args[i].aval.dtype, args[i].spec)
-        if mine in free:
-            free.remove(mine)
+        if free[mine]:
+            free[mine] -= 1
             usable.append(i)
         else:
             unusable.append(i)

@@ -14,7 +14,7 @@ import numpy as np
 from mpiarray.core.plan import replicated
 from mpiarray.core.trace import state
 from mpiarray.core.value import aval_of
-from mpiarray.higher_order.layouts import auto_result_order
+from mpiarray.higher_order.layouts import auto_result_orders
 from mpiarray.numpy.promotion import out_sharding as explicit_sharding
 from mpiarray.ops import placement as ops
 from mpiarray.runtime.array import ArrayImpl, relaid
@@ -193,6 +193,11 @@ def _place_result(x: Any, t: Target) -> Any:
     return x
 
 
+def open_layouts(wanted: Sequence[Target]) -> list[int]:
+    """The numbers of the results whose memory order is ours to choose."""
+    return [k for k, t in enumerate(wanted) if t.layout is Layout.AUTO]
+
+
 def result_specs(function: JitFunction, staged: Staged) -> list[P | None]:
     """Where the compiled program must leave each result; None: where it falls."""
     out: list[P | None] = []
@@ -204,11 +209,13 @@ def result_specs(function: JitFunction, staged: Staged) -> list[P | None]:
 
 def shown_results(function: JitFunction, staged: Staged, outs: Sequence[Placed]) -> tuple[Placed, ...]:
     """Results' metadata with shardings as the user wrote them and the layouts asked for."""
+    wanted = result_targets(function, staged.out_tree)
+    preferred = auto_result_orders(staged.jaxpr.jaxpr, open_layouts(wanted))
     found = []
-    for k, (p, t) in enumerate(zip(outs, result_targets(function, staged.out_tree))):
+    for k, (p, t) in enumerate(zip(outs, wanted)):
         order: tuple[int, ...] = p.order
         if t.layout is Layout.AUTO:
-            order = auto_result_order(staged.jaxpr.jaxpr, k)
+            order = preferred[k]
         elif t.layout is not None:
             order = tuple(t.layout.major_to_minor)
         sharding = p.sharding

@@ -29,7 +29,7 @@ from mpiarray.higher_order.jit_function import (
     fun_name,
     make_ready,
 )  # fmt: skip
-from mpiarray.higher_order.layouts import auto_result_order, input_orders, row_major
+from mpiarray.higher_order.layouts import auto_result_orders, input_orders, row_major
 from mpiarray.runtime.array import ArrayImpl
 from mpiarray.runtime.eager import concrete_mesh, program_mesh
 from mpiarray.runtime.transfer import move
@@ -261,11 +261,12 @@ class Compiled(_Stage):
     def _make_input_formats(self) -> list[Format]:
         skip = len(self._staged.consts)
         shardings = self._shardings_of(self._program.in_specs[skip:], self.in_avals)
-        preferred = input_orders(called(self._staged).jaxpr, skip)
+        open_ones = [skip + k for k, t in enumerate(self._wanted) if t.layout is Layout.AUTO]
+        preferred = input_orders(called(self._staged).jaxpr, open_ones)
         out = []
-        for x, t, s, auto, aval in zip(self._leaves, self._wanted, shardings, preferred, self.in_avals):
+        for k, (x, t, s, aval) in enumerate(zip(self._leaves, self._wanted, shardings, self.in_avals)):
             if t.layout is Layout.AUTO:
-                order = auto
+                order = preferred[skip + k]
             elif t.layout is not None:
                 order = tuple(t.layout.major_to_minor)
             else:
@@ -289,13 +290,13 @@ class Compiled(_Stage):
     @property
     def output_formats(self) -> Any:
         shardings = self._shardings_of([s for s in self._program.out_specs if s is not None], self.out_avals)
+        wanted = jit_shardings.result_targets(self._function, self.out_tree)
+        preferred = auto_result_orders(self._staged.jaxpr.jaxpr, jit_shardings.open_layouts(wanted))
         found = []
-        for k, (t, s, aval) in enumerate(
-            zip(jit_shardings.result_targets(self._function, self.out_tree), shardings, self.out_avals)
-        ):
+        for k, (t, s, aval) in enumerate(zip(wanted, shardings, self.out_avals)):
             order = row_major(aval.ndim)
             if t.layout is Layout.AUTO:
-                order = auto_result_order(self._staged.jaxpr.jaxpr, k)
+                order = preferred[k]
             elif t.layout is not None:
                 order = tuple(t.layout.major_to_minor)
             found.append(Format(Layout(order), t.sharding or s))

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mpiarray.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, callee
@@ -16,37 +17,33 @@ def inline(jaxpr: Jaxpr) -> Jaxpr:
         return jaxpr
     out: list[Eqn] = []
     env: dict[Var, Atom] = {}
-    consts: dict[Var, Any] = {}
-    _inline_into(jaxpr.eqns, env, out, consts)
-    if consts:
-        raise ValueError("inline: nested jaxprs must take their constants as operands")
+    for eqn in jaxpr.eqns:
+        invars = tuple(_read(env, v) for v in eqn.invars)
+        if eqn.op.inlines:
+            env.update(zip(eqn.outvars, _called(callee(eqn.params).jaxpr, invars, out)))
+        else:
+            out.append(eqn if invars == eqn.invars else eqn.replace(invars=invars))
     return jaxpr.replace(eqns=out, outvars=[_read(env, v) for v in jaxpr.outvars])
 
 
-def _read(env: dict[Var, Atom], atom: Atom) -> Atom:
-    while not isinstance(atom, Literal) and atom in env:
-        atom = env[atom]
-    return atom
-
-
-def _inline_into(eqns: Any, env: dict[Var, Atom], out: list[Eqn], consts: dict[Var, Any]) -> None:
-    for eqn in eqns:
+def _called(jaxpr: Jaxpr, args: Sequence[Atom], out: list[Eqn]) -> list[Atom]:
+    """Append a call's equations with variables of their own, each renamed once however deep it is; its results."""
+    if jaxpr.constvars:
+        raise ValueError("inline: nested jaxprs must take their constants as operands")
+    env: dict[Var, Atom] = dict(zip(jaxpr.invars, args))
+    for eqn in jaxpr.eqns:
         invars = tuple(_read(env, v) for v in eqn.invars)
-        if not eqn.op.inlines:
-            out.append(eqn if invars == eqn.invars else eqn.replace(invars=invars))
+        if eqn.op.inlines:
+            env.update(zip(eqn.outvars, _called(callee(eqn.params).jaxpr, invars, out)))
             continue
-        inner: Jaxpr = callee(eqn.params).jaxpr
-        fresh: dict[Var, Atom] = dict(zip(inner.invars, invars))
-        for e in inner.eqns:
-            for v in e.outvars:
-                fresh[v] = Var(v.aval)
-        renamed = [
-            e.replace(invars=[v if isinstance(v, Literal) else fresh[v] for v in e.invars], outvars=[fresh[v] for v in e.outvars])
-            for e in inner.eqns
-        ]  # fmt: skip
-        _inline_into(renamed, env, out, consts)
-        for v, r in zip(eqn.outvars, inner.outvars):
-            env[v] = r if isinstance(r, Literal) else _read(env, fresh[r])
+        fresh = tuple(Var(v.aval) for v in eqn.outvars)
+        env.update(zip(eqn.outvars, fresh))
+        out.append(eqn.replace(invars=invars, outvars=fresh))
+    return [_read(env, v) for v in jaxpr.outvars]
+
+
+def _read(env: dict[Var, Atom], atom: Atom) -> Atom:
+    return atom if isinstance(atom, Literal) else env.get(atom, atom)
 
 
 def common_subexpressions(jaxpr: Jaxpr) -> Jaxpr:
