@@ -109,8 +109,11 @@ def _add(cost: Cost, eqn: Eqn) -> None:
 
 
 def axes_of(eqn: Eqn) -> tuple[str, ...]:
+    """The mesh axes that a step names; some ops name those of each dim, one tuple a dim."""
     axes = eqn.params.get("axes", eqn.params.get("axis_name", ()))
-    return axes if isinstance(axes, tuple) else (axes,)
+    if not isinstance(axes, tuple):
+        return (axes,)
+    return tuple(a for entry in axes for a in (entry if isinstance(entry, tuple) else (entry,)))
 
 
 def communication(eqn: Eqn, block: int) -> tuple[float, float]:
