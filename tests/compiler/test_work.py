@@ -122,8 +122,8 @@ def calls_within_calls(n: int) -> Function:
 
 def loops(n: int) -> Function:
     def f(x):
-        for _ in range(n // 4):
-            x, _ = lax.scan(lambda c, _, k=next(NUMBERS): (jnp.sin(c) * k, None), x, None, length=3)
+        for k in itertools.islice(NUMBERS, n // 4):
+            x, _ = lax.scan(lambda c, _, k=k: (jnp.sin(c) * k, None), x, None, length=3)
         return [x]
 
     return f
