@@ -29,7 +29,8 @@ from mpiarray.comm.reductions import ordered_all_reduce, ordered_reduce_scatter,
 from mpiarray.config import config
 from mpiarray.errors import InternalError
 
-_TAG_PERMUTE = 2
+TAG_PERMUTE = 2
+"""Of the messages of `permute`."""
 _PACK_BYTES = 2**20
 """Blocks up to this size are packed and unpacked whole where a dimension other than the first is concerned; larger ones
 are exchanged in pieces, straight out of the block and into the result."""
@@ -221,11 +222,8 @@ def _all_reduce_large(comm: Any, x: np.ndarray, result: np.ndarray, datatype: An
 
 def _all_gather(group: Group, x: np.ndarray, dim: int, tiled: bool, out: np.ndarray | None) -> np.ndarray:
     n, shape = group.size, x.shape
-    dim = _position(dim, x.ndim + (not tiled), "all_gather")
-    if tiled:
-        full = (*shape[:dim], shape[dim] * n, *shape[dim + 1 :])
-    else:
-        full = (*shape[:dim], n, *shape[dim:])
+    dim = position(dim, x.ndim + (not tiled), "all_gather")
+    full = gathered_shape(shape, dim, n, tiled)
     result = np.empty(full, x.dtype) if out is None else result_like(out, full, x.dtype, "all_gather")
     if group.comm is None:
         np.copyto(result, x.reshape(full))
@@ -253,8 +251,8 @@ def _gather_direct(group: Group, x: np.ndarray, result: np.ndarray) -> np.ndarra
 
 def _reduce_scatter(group: Group, x: np.ndarray, dim: int, op: str, tiled: bool, out: np.ndarray | None) -> np.ndarray:
     n, shape, dtype = group.size, x.shape, x.dtype
-    dim = _position(dim, x.ndim, "reduce_scatter")
-    part = _part_shape(shape, dim, n, tiled, "reduce_scatter")
+    dim = position(dim, x.ndim, "reduce_scatter")
+    part = part_shape(shape, dim, n, tiled, "reduce_scatter")
     result = np.empty(part, dtype) if out is None else result_like(out, part, dtype, "reduce_scatter")
     if group.comm is None:
         np.copyto(result, x.reshape(part))
@@ -282,13 +280,9 @@ def _all_to_all(
     group: Group, x: np.ndarray, split: int, concat: int, tiled: bool, out: np.ndarray | None
 ) -> np.ndarray:
     n = group.size
-    split = _position(split, x.ndim, "all_to_all")
-    part = _part_shape(x.shape, split, n, tiled, "all_to_all")
-    concat = _position(concat, len(part) + (not tiled), "all_to_all")
-    if tiled:
-        full = (*part[:concat], part[concat] * n, *part[concat + 1 :])
-    else:
-        full = (*part[:concat], n, *part[concat:])
+    split = position(split, x.ndim, "all_to_all")
+    concat = position(concat, x.ndim, "all_to_all")
+    part, full = exchanged_shapes(x.shape, split, concat, n, tiled)
     result = np.empty(full, x.dtype) if out is None else result_like(out, full, x.dtype, "all_to_all")
     if group.comm is None:
         np.copyto(result, x.reshape(full))
@@ -318,12 +312,8 @@ def _permute(
     out: np.ndarray | None,
 ) -> np.ndarray:
     shape, dtype = (x.shape, x.dtype) if shape_dtype is None else shape_dtype
-    me, source, target = group.rank, -1, -1
-    for sender, receiver in perm:
-        if sender == me:
-            target = receiver
-        if receiver == me:
-            source = sender
+    me = group.rank
+    source, target = partners(perm, me)
     result = np.empty(shape, dtype) if out is None else result_like(out, shape, dtype, "permute")
     if source < 0:
         result[...] = np.zeros((), dtype)
@@ -336,8 +326,8 @@ def _permute(
         wanted = datatypes.wire(result) if source >= 0 else None
         nobody = datatypes.PROC_NULL
         group.comm.Sendrecv(
-            given, target if target >= 0 else nobody, _TAG_PERMUTE,
-            wanted, source if source >= 0 else nobody, _TAG_PERMUTE,
+            given, target if target >= 0 else nobody, TAG_PERMUTE,
+            wanted, source if source >= 0 else nobody, TAG_PERMUTE,
         )  # fmt: skip
     return result
 
@@ -397,13 +387,40 @@ def _all_gather_varied(
     return parts
 
 
-def _position(dim: int, ndim: int, where: str) -> int:
+def position(dim: int, ndim: int, where: str) -> int:
+    """`dim`, counted from the front; InternalError where there is no such dimension."""
     if not -ndim <= dim < ndim:
         raise InternalError(f"{where}: dimension {dim} of a block with {ndim} dimensions")
     return dim % ndim
 
 
-def _part_shape(shape: tuple[int, ...], dim: int, n: int, tiled: bool, where: str) -> tuple[int, ...]:
+def partners(perm: Sequence[tuple[int, int]], me: int) -> tuple[int, int]:
+    """(who sends to member `me`, whom it sends to) under (source, target) pairs; -1 where there is nobody."""
+    source = target = -1
+    for sender, receiver in perm:
+        if sender == me:
+            target = receiver
+        if receiver == me:
+            source = sender
+    return source, target
+
+
+def gathered_shape(shape: tuple[int, ...], dim: int, n: int, tiled: bool) -> tuple[int, ...]:
+    """Shape of n blocks side by side along `dim` if tiled, else stacked in a new `dim`."""
+    if tiled:
+        return (*shape[:dim], shape[dim] * n, *shape[dim + 1 :])
+    return (*shape[:dim], n, *shape[dim:])
+
+
+def exchanged_shapes(
+    shape: tuple[int, ...], split: int, concat: int, n: int, tiled: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of one of the n parts that `all_to_all` sends, and of its result."""
+    part = part_shape(shape, split, n, tiled, "all_to_all")
+    return part, gathered_shape(part, concat, n, tiled)
+
+
+def part_shape(shape: tuple[int, ...], dim: int, n: int, tiled: bool, where: str) -> tuple[int, ...]:
     """Shape of one of n parts along `dim`: a slice of it if tiled, else one index."""
     if tiled:
         if shape[dim] % n:

@@ -117,16 +117,21 @@ def wire(block: np.ndarray, parts: int = 1) -> tuple[np.ndarray, int, Any]:
     The count is that of one part, as Allgather and Alltoall want it.  Blocks that have more items than an MPI count can
     say are described by a derived type; it stays committed for the life of the process (there are few such sizes).
     """
-    kind = _carriers.get(block.dtype)
-    if kind is None:
-        kind = _carriers[block.dtype] = _carrier(block.dtype)
-    datatype, view = kind
+    datatype, view = carrier(block.dtype)
     if view is not None:
         block = block.view(view)
     count = block.size // parts
     if block.size > MAX_COUNT:
         return block, 1, large(block.nbytes // parts)
     return block, count, datatype
+
+
+def carrier(dtype: np.dtype) -> tuple[Any, np.dtype | None]:
+    """(MPI datatype of one item, dtype to view a block as before MPI gets it, None if it needs no other)."""
+    kind = _carriers.get(dtype)
+    if kind is None:
+        kind = _carriers[dtype] = _carrier(dtype)
+    return kind
 
 
 def _carrier(dtype: np.dtype) -> tuple[Any, np.dtype | None]:

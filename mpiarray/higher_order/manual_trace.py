@@ -7,14 +7,15 @@ share this instance's manual coordinates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from mpiarray import comm
-from mpiarray.compiler.executable import Executable
+from mpiarray.compiler.executable import COMMUNICATING, Executable
 from mpiarray.compiler.quiet import quietly
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.infer import infer
@@ -87,9 +88,35 @@ def _placed_by(x: Any) -> P:
     return x.spec if type(x) is ManualTracer else P()
 
 
-Entry = tuple[Callable[..., Any], tuple[ShapedArray, ...], tuple[P, ...]]
-_cache: dict[Any, Entry] = {}
+Run = Callable[..., Any]  # of blocks: a block, or a list of blocks where the op has several results
+Entry = tuple[Run, tuple[ShapedArray, ...], tuple[P, ...]]
+Call = tuple[Run, list[Any], Any]  # what ran, on which values, and the result
 _CACHE_SIZE = 16384
+
+
+class Memory:
+    """What bodies on one mesh share: where this rank stands, and the prepared ops.
+
+    shortcuts  whole calls of collectives, see `shortcuts`
+    """
+
+    __slots__ = ("context", "entries", "shortcuts", "sub")
+
+    def __init__(self, mesh: Any, ids: tuple[int, ...]):
+        self.context = DeviceContext(ids, mesh, comm.rank())
+        self.sub = SubMesh.of(mesh, ids, comm.rank())
+        self.entries: dict[Any, Entry] = {}
+        self.shortcuts: dict[Any, Any] = {}
+
+
+@lru_cache(maxsize=128)
+def _memory(mesh: Any, ids: tuple[int, ...], check_vma: bool) -> Memory:
+    return Memory(mesh, ids)
+
+
+def _as_op(op: Op, run: Run) -> Run:
+    """What a program of one op gives as the op gives it: a single result as it is."""
+    return run if op.multiple_results else lambda *blocks: run(*blocks)[0]
 
 
 class ManualTrace(Trace):
@@ -99,10 +126,19 @@ class ManualTrace(Trace):
 
     def __init__(self, mesh: Any, ids: tuple[int, ...], check_vma: bool, parent: Trace | None):
         self.mesh, self.ids, self.check_vma, self.parent = mesh, ids, check_vma, parent
-        self.key = (mesh, ids, check_vma)
-        self.context = DeviceContext(ids, mesh, comm.rank())
-        self.sub = SubMesh.of(mesh, ids, comm.rank())
+        self.memory = _memory(mesh, ids, check_vma)
+        self.context, self.sub = self.memory.context, self.memory.sub
         self.alive = True
+        self.calls: list[Call] | None = None
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Call]]:
+        """Lists the single-result ops that run inside; blocks in it are kept until the list goes."""
+        before, self.calls = self.calls, []
+        try:
+            yield self.calls
+        finally:
+            self.calls = before
 
     def tracer(self, aval: ShapedArray, block: Any, spec: P | None = None) -> ManualTracer:
         return ManualTracer(self, aval, block, aval.sharding.spec if spec is None else spec)
@@ -163,18 +199,22 @@ class ManualTrace(Trace):
             else:
                 keys.append(v.aval)
                 blocks.append(v.val)
-        key = (op, tuple(keys), tuple(params.items()) if params else (), self.key)
-        entry = _cache.get(key)
+        key = (op, tuple(keys), tuple(params.items()) if params else ())
+        entries = self.memory.entries
+        entry = entries.get(key)
         if entry is None:
             run, avals, specs = self._prepare(op, values, params)
-            entry = quietly(run), avals, specs
-            if len(_cache) >= _CACHE_SIZE:
-                _cache.clear()
-            _cache[key] = entry
+            quiet = op.build is not None and op.hlo_name in COMMUNICATING  # MPI's arithmetic warns of nothing
+            entry = run if quiet else quietly(run), avals, specs
+            if len(entries) >= _CACHE_SIZE:
+                entries.clear()
+            entries[key] = entry
         run, avals, specs = entry
         if not op.multiple_results:
-            (block,) = run(*blocks)
-            return ManualTracer(self, avals[0], own_block(block), specs[0])
+            result = ManualTracer(self, avals[0], own_block(run(*blocks)), specs[0])
+            if self.calls is not None:
+                self.calls.append((run, values, result))
+            return result
         return [ManualTracer(self, a, own_block(b), s) for a, b, s in zip(avals, run(*blocks), specs)]
 
     def sums(self, calls: Sequence[tuple[Op, Any, dict[str, Any]]]) -> list[Any]:
@@ -207,24 +247,21 @@ class ManualTrace(Trace):
             return self._direct(op, params), avals, tuple(a.sharding.spec for a in avals)
         return self._partial(op, values, avals, params)
 
-    def _direct(self, op: Op, params: dict[str, Any]) -> Callable[..., Any]:
+    def _direct(self, op: Op, params: dict[str, Any]) -> Run:
         """Full manual: the op runs on the block as it is."""
         if op.build is not None:
             run = op.build(self.context, **params)
         else:
             assert op.impl is not None, f"{op.name} needs an impl or a build"
             run = partial(op.impl, **params) if params else op.impl
-        if op.multiple_results:
-            return run
-        return lambda *blocks: (run(*blocks),)
+        return run
 
-    def _program(
-        self, op: Op, values: list[Any], avals: tuple[ShapedArray, ...], params: dict[str, Any]
-    ) -> Callable[..., Any]:
+    def _program(self, op: Op, values: list[Any], avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Run:
         """An op that carries jaxprs (a loop): a prepared program on blocks."""
         invars, outvars = [Var(v.aval) for v in values], [Var(a) for a in avals]
         jaxpr = Jaxpr((), invars, outvars, (Eqn(op, invars, outvars, params, self.mesh),), op.name)
-        return Executable(block_program(BlockPartitioner(), ClosedJaxpr(jaxpr), self.mesh), self.ids, comm.rank()).run
+        program = block_program(BlockPartitioner(), ClosedJaxpr(jaxpr), self.mesh)
+        return _as_op(op, Executable(program, self.ids, comm.rank()).run)
 
     def _partial(self, op: Op, values: list[Any], avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Entry:
         """Partial manual: a compiled program over the devices that share the manual coordinates; collectives over manual axes run between their blocks."""
@@ -241,7 +278,7 @@ class ManualTrace(Trace):
             )
             run, found = compile_for(op.name, jaxpr, args, [None] * len(outs), self.sub.ids)
         assert run is not None, "this rank is one of the instance's devices"
-        return run, avals, tuple(p.spec for p in found)
+        return _as_op(op, run), avals, tuple(p.spec for p in found)
 
     def value_of(self, x: ManualTracer) -> np.ndarray:
         """The instance's value; over the remaining axes of a partial manual mesh it must be whole on each device."""

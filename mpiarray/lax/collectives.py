@@ -17,6 +17,7 @@ from mpiarray.core.plan import axes_size, mesh_order
 from mpiarray.core.trace import current_trace, state
 from mpiarray.core.value import Value, aval_of, literal
 from mpiarray.higher_order.manual_trace import ManualTrace
+from mpiarray.higher_order.shortcuts import remembered
 from mpiarray.numpy.promotion import cast
 from mpiarray.ops import collectives as ops
 from mpiarray.ops import manual
@@ -217,6 +218,7 @@ def _grouped_needs_no_check(groups: Groups, what: str) -> None:
 # -- reductions -----------------------------------------------------------------------------------------------
 
 
+@remembered
 def psum(x: Any, axis_name: AxisName, *, axis_index_groups: Groups = None) -> Any:
     """The sum over the instances along axes, the same on all of them.  Bools count as int32; Python and numpy constants need no message."""
     axes = bound_axes(axis_name, "psum")
@@ -277,6 +279,7 @@ def _sum_of(x: Any, axes: tuple[str, ...], groups: Groups) -> tuple[Any, Any, di
     return manual.psum_invariant, vary(x, axes), {"axes": axes}
 
 
+@remembered
 def pmean(x: Any, axis_name: AxisName, *, axis_index_groups: Groups = None) -> Any:
     """The mean over the instances along axes; of integers in float32."""
     axes = bound_axes(axis_name, "pmean")
@@ -320,13 +323,14 @@ def _one_extreme(op: Any, x: Any, axes: tuple[str, ...], groups: Groups, what: s
     return op(vary(x, axes), axes=axes, axis_index_groups=groups)
 
 
-pmax = _extreme(ops.pmax, "pmax")
-pmin = _extreme(ops.pmin, "pmin")
+pmax = remembered(_extreme(ops.pmax, "pmax"))
+pmin = remembered(_extreme(ops.pmin, "pmin"))
 
 
 # -- gathers and exchanges ----------------------------------------------------------------------------------------
 
 
+@remembered
 def all_gather(
     x: Any,
     axis_name: AxisName,
@@ -400,6 +404,7 @@ def _joined(x: Any, axis: int, count: int) -> Any:
     return reshape(x, new_sizes=sizes, dimensions=None, sharding=None)
 
 
+@remembered
 def psum_scatter(
     x: Any, axis_name: AxisName, *, scatter_dimension: int = 0, axis_index_groups: Groups = None, tiled: bool = False
 ) -> Any:
@@ -446,6 +451,7 @@ def _scatter_each(x: Any, axes: tuple[Any, ...], dimension: int, tiled: bool) ->
     return x if tiled else squeeze(x, dimensions=(dimension,))
 
 
+@remembered
 def all_to_all(
     x: Any,
     axis_name: AxisName,
@@ -480,6 +486,7 @@ def _all_to_all(x: Any, axes: tuple[str, ...], groups: Groups, split_axis: int, 
     )  # fmt: skip
 
 
+@remembered
 def ppermute(x: Any, axis_name: AxisName, perm: Sequence[tuple[int, int]]) -> Any:
     """The block of `source` on `destination` for each pair of `perm`; zeros where nothing arrives.
 

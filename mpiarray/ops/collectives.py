@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mpiarray.comm import collectives as mpi
+from mpiarray.comm import prepared
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.op import Op, Out, Undefined, define
 from mpiarray.core.plan import Plan, axes_size, dims_of, spec_from
@@ -44,7 +45,7 @@ def _without(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> frozense
 def _reduce_build(kind: str) -> Callable[..., Any]:
     def build(ctx: DeviceContext, *, axes: tuple[str, ...], axis_index_groups: Groups) -> Callable[..., Any]:
         group = ctx.group(axes, axis_index_groups)
-        return lambda x: mpi.all_reduce(group, np.asarray(x), kind)
+        return prepared.all_reduce(group, kind)
 
     return build
 
@@ -181,7 +182,7 @@ def _gather_build(
     tiled: bool,
 ) -> Callable[..., Any]:
     group = ctx.group(axis_name, axis_index_groups)
-    return lambda x: mpi.all_gather(group, np.asarray(x), all_gather_dimension, tiled)
+    return prepared.all_gather(group, all_gather_dimension, tiled)
 
 
 def _gather_batch(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int], **params: Any) -> tuple[Any, int]:
@@ -244,7 +245,7 @@ def _scatter_build(
     tiled: bool,
 ) -> Callable[..., Any]:
     group = ctx.group(axis_name, axis_index_groups)
-    return lambda x: mpi.reduce_scatter(group, np.asarray(x), scatter_dimension, "sum", tiled)
+    return prepared.reduce_scatter(group, scatter_dimension, "sum", tiled)
 
 
 def _scatter_batch(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int], **params: Any) -> tuple[Any, int]:
@@ -314,7 +315,7 @@ def _exchange_build(
     axis_size: int,
 ) -> Callable[..., Any]:
     group = ctx.group(axis_name if isinstance(axis_name, tuple) else (axis_name,), axis_index_groups)
-    return lambda x: mpi.all_to_all(group, np.asarray(x), split_axis, concat_axis, tiled)
+    return prepared.all_to_all(group, split_axis, concat_axis, tiled)
 
 
 def _all_to_all_batch(
@@ -345,7 +346,7 @@ def _permute_build(
 ) -> Callable[..., Any]:
     # the group is numbered in mesh order, whatever the order of the names (shard_map.md 7)
     group = ctx.group(tuple(a for a in ctx.mesh.axis_names if a in axis_name))
-    return lambda x: mpi.permute(group, np.asarray(x), perm)
+    return prepared.permute(group, perm)
 
 
 ppermute = define(

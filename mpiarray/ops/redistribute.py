@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpiarray.comm import collectives as mpi
+from mpiarray.comm import prepared
 from mpiarray.comm.groups import device_group
 from mpiarray.core import redistribution as rd
 from mpiarray.core.device import DeviceContext
@@ -79,8 +80,7 @@ exchange = define(
 
 
 def _move_build(ctx: DeviceContext, *, pairs: tuple[tuple[int, int], ...]) -> Callable[..., Any]:
-    group = ctx.all_devices()
-    return lambda x: mpi.permute(group, np.asarray(x), pairs)
+    return prepared.permute(ctx.all_devices(), pairs)
 
 
 move_blocks = define(

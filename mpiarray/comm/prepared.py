@@ -1,0 +1,169 @@
+"""Collectives that are called many times with blocks of one type: what depends on the type is worked out once.
+
+Each function here gives a function of a block, `run(x) -> new block`, that does what its namesake in `collectives` does.
+The first call, and any later one with another type of block, finds shapes, counts, MPI datatypes and peers; the rest is
+one MPI call with ready arguments.  What has no short way (packing, reductions in rank order, blocks that an MPI count
+cannot say, anybody watching) goes to `collectives`, which stays the one place that says what each collective means.
+Making such a function is local; calling it is collective over the group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpiarray.comm import collectives, datatypes, stats
+from mpiarray.comm.groups import Group
+from mpiarray.config import config
+
+Run = Callable[[Any], np.ndarray]
+Planner = Callable[[tuple[int, ...], np.dtype], Run | None]
+
+
+def all_reduce(group: Group, op: str) -> Run:
+    """`collectives.all_reduce(group, x, op)`."""
+
+    def plan(shape: tuple[int, ...], dtype: np.dtype) -> Run | None:
+        native, count = datatypes.native(op, dtype), math.prod(shape)
+        if native is None or count > datatypes.MAX_COUNT:
+            return None
+        if group.ordered and datatypes.depends_on_order(op, dtype):
+            return None
+        datatype, reduction = native
+        call, empty = group.comm.Allreduce, np.empty
+
+        def run(x: np.ndarray) -> np.ndarray:
+            out = empty(shape, dtype)
+            call((x, count, datatype), (out, count, datatype), reduction)
+            return out
+
+        return run
+
+    return _typed(group, plan, lambda x: collectives.all_reduce(group, x, op))
+
+
+def all_gather(group: Group, dim: int = 0, tiled: bool = True) -> Run:
+    """`collectives.all_gather(group, x, dim, tiled)`."""
+
+    def plan(shape: tuple[int, ...], dtype: np.dtype) -> Run | None:
+        at = collectives.position(dim, len(shape) + (not tiled), "all_gather")
+        if math.prod(shape[:at]) != 1:
+            return None
+        full = collectives.gathered_shape(shape, at, group.size, tiled)
+        return _moved(group.comm.Allgather, full, dtype, math.prod(shape), group.size)
+
+    return _typed(group, plan, lambda x: collectives.all_gather(group, x, dim, tiled))
+
+
+def reduce_scatter(group: Group, dim: int = 0, op: str = "sum", tiled: bool = True) -> Run:
+    """`collectives.reduce_scatter(group, x, dim, op, tiled)`."""
+
+    def plan(shape: tuple[int, ...], dtype: np.dtype) -> Run | None:
+        at = collectives.position(dim, len(shape), "reduce_scatter")
+        part = collectives.part_shape(shape, at, group.size, tiled, "reduce_scatter")
+        native = datatypes.native(op, dtype)
+        if native is None or math.prod(shape[:at]) != 1 or math.prod(shape) > datatypes.MAX_COUNT:
+            return None
+        datatype, reduction = native
+        count, call, empty = math.prod(part), group.comm.Reduce_scatter_block, np.empty
+
+        def run(x: np.ndarray) -> np.ndarray:
+            out = empty(part, dtype)
+            call((x, count, datatype), (out, count, datatype), reduction)
+            return out
+
+        return run
+
+    return _typed(group, plan, lambda x: collectives.reduce_scatter(group, x, dim, op, tiled))
+
+
+def all_to_all(group: Group, split: int, concat: int, tiled: bool = True) -> Run:
+    """`collectives.all_to_all(group, x, split, concat, tiled)`."""
+
+    def plan(shape: tuple[int, ...], dtype: np.dtype) -> Run | None:
+        cut = collectives.position(split, len(shape), "all_to_all")
+        join = collectives.position(concat, len(shape), "all_to_all")
+        part, full = collectives.exchanged_shapes(shape, cut, join, group.size, tiled)
+        if math.prod(shape[:cut]) != 1 or math.prod(part[:join]) != 1:
+            return None
+        return _moved(group.comm.Alltoall, full, dtype, math.prod(part), group.size)
+
+    return _typed(group, plan, lambda x: collectives.all_to_all(group, x, split, concat, tiled))
+
+
+def permute(group: Group, perm: Sequence[tuple[int, int]]) -> Run:
+    """`collectives.permute(group, x, perm)`."""
+    pairs = tuple(perm)
+    source, target = collectives.partners(pairs, group.rank)
+
+    def plan(shape: tuple[int, ...], dtype: np.dtype) -> Run | None:
+        if source < 0 or target < 0 or target == group.rank:  # an end of a chain, or nothing to send
+            return None
+        count, call, empty, tag = math.prod(shape), group.comm.Sendrecv, np.empty, collectives.TAG_PERMUTE
+        datatype, view = datatypes.carrier(dtype)
+        if count > datatypes.MAX_COUNT:
+            return None
+        if view is None:
+
+            def run(x: np.ndarray) -> np.ndarray:
+                out = empty(shape, dtype)
+                call((x, count, datatype), target, tag, (out, count, datatype), source, tag)
+                return out
+        else:
+
+            def run(x: np.ndarray) -> np.ndarray:
+                out = empty(shape, dtype)
+                call((x.view(view), count, datatype), target, tag, (out.view(view), count, datatype), source, tag)
+                return out
+
+        return run
+
+    return _typed(group, plan, lambda x: collectives.permute(group, x, pairs))
+
+
+def _moved(call: Any, shape: tuple[int, ...], dtype: np.dtype, count: int, n: int) -> Run | None:
+    """A collective of n messages of `count` items each, from a contiguous block into a new one of `shape`."""
+    if count * n > datatypes.MAX_COUNT:
+        return None
+    empty = np.empty
+    datatype, view = datatypes.carrier(dtype)
+    if view is None:
+
+        def run(x: np.ndarray) -> np.ndarray:
+            out = empty(shape, dtype)
+            call((x, count, datatype), (out, count, datatype))
+            return out
+    else:
+
+        def run(x: np.ndarray) -> np.ndarray:
+            out = empty(shape, dtype)
+            call((x.view(view), count, datatype), (out.view(view), count, datatype))
+            return out
+
+    return run
+
+
+def _typed(group: Group, plan: Planner, general: Callable[[np.ndarray], np.ndarray]) -> Run:
+    """A function that calls what `plan` made for the type of its latest block, and `general` where there is no plan."""
+    if group.comm is None:
+        return lambda x: general(np.asarray(x))
+    ndarray = np.ndarray
+    shape: tuple[int, ...] | None = None
+    dtype: np.dtype | None = None
+    step: Run | None = None
+
+    def run(x: Any) -> np.ndarray:
+        nonlocal shape, dtype, step
+        if type(x) is not ndarray:
+            x = np.asarray(x)
+        if stats.active or config.check or config.deterministic or not x.flags.c_contiguous:
+            return general(x)
+        if x.shape != shape or x.dtype is not dtype:
+            step = plan(x.shape, x.dtype)
+            shape, dtype = x.shape, x.dtype
+        return general(x) if step is None else step(x)
+
+    return run
