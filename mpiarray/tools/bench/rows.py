@@ -1,0 +1,114 @@
+"""The rows of the table: each program placed on the ranks, beside its hand-written side; compared, then timed.
+
+`programs` has the programs, `hand_arrays`, `hand_networks` and `hand_grids` what an expert would write instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import mpiarray as jax
+from mpiarray.tools.bench import hand_arrays, hand_grids, hand_networks
+from mpiarray.tools.bench.programs import Program, mesh_of, place
+from mpiarray.tools.bench.timing import Different, Timed, Times, measure, same
+
+TOLERANCES = {"contraction": 1e-4, "rows": 1e-4, "fft": 1e-4, "dp": 1e-4, "fsdp": 1e-4, "tp": 1e-4, "sum": 1e-4}
+"""Of the largest number, where the order of a sum of many terms differs."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; seconds, medians of the slowest rank.  `trouble` is why there are none."""
+
+    name: str
+    times: Times | None
+    trouble: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """Of this library to the hand-written side."""
+        return self.times.ours / self.times.hand if self.times and self.times.hand else float("nan")
+
+
+def run(program: Program, n: int, seconds: float) -> Row:
+    """Compare and time one program; all ranks must call."""
+    mesh = mesh_of(jax, n, program.auto)
+    with jax.set_mesh(mesh):
+        inputs = place(jax, mesh, program.inputs)
+        try:
+            times = (_in_body if program.how == "body" else _called)(program, inputs, n, seconds)
+        except Different as problem:
+            return Row(program.name, None, f"differs from the hand-written result: {problem}")
+    return Row(program.name, times)
+
+
+def _called(program: Program, inputs: tuple[Any, ...], n: int, seconds: float) -> Times:
+    function = program.build(jax)
+    call = jax.jit(function) if program.how == "jit" else function
+    hand = by_hand(program, jax.tree.map(block, inputs), n)
+    compare(program, jax.tree.leaves(jax.tree.map(block, call(*inputs))), hand)
+    return measure(lambda: call(*inputs), hand, seconds=seconds)
+
+
+def _in_body(program: Program, inputs: tuple[Any, ...], n: int, seconds: float) -> Times:
+    """Call by call inside the body, so that what is timed is the operation and not the mapping."""
+    function = program.build(jax)
+    hand = by_hand(program, jax.tree.map(block, inputs), n)
+    found: list[Times] = []
+
+    def body(b: Any) -> Any:
+        compare(program, [function(b).block], hand)
+        found.append(measure(lambda: function(b), hand, seconds=seconds))
+        return b
+
+    jax.shard_map(body, in_specs=jax.P("x"), out_specs=jax.P("x"))(*inputs)
+    return found[0]
+
+
+def block(x: Any) -> np.ndarray:
+    """This rank's block, a copy that is the hand-written side's own."""
+    return np.array(x.addressable_data(0))
+
+
+def compare(program: Program, ours: list[np.ndarray], hand: Timed) -> None:
+    """Different where a result is not the hand-written one."""
+    same(ours, hand(), program.name, TOLERANCES.get(program.facts.get("kind", ""), 1e-5))
+
+
+def by_hand(program: Program, blocks: tuple[Any, ...], n: int) -> Timed:
+    """The hand-written side of a program, for this rank's blocks."""
+    kind = program.facts.get("kind", program.name)
+    first = blocks[0]
+    match kind:
+        case "psum" | "all_gather" | "psum_scatter" | "all_to_all" | "ppermute":
+            return hand_arrays.collective(kind, first, n)
+        case "chain":
+            return hand_arrays.tiled(hand_arrays.chain_kernel, first, 1)
+        case "polynomial":
+            return hand_arrays.tiled(hand_arrays.polynomial_kernel, first, 0)
+        case "add" | "square" | "sine":
+            return hand_arrays.simple(kind, first)
+        case "statistics":
+            return hand_arrays.statistics(first)
+        case "argmax":
+            return hand_arrays.argmax(first)
+        case "sort":
+            return hand_arrays.sort(first)
+        case "sum":
+            return hand_arrays.column_sums(first)
+        case "reshard":
+            return hand_arrays.rows_to_columns(first, n)
+        case "rows":
+            return hand_arrays.product(*blocks)
+        case "contraction":
+            return hand_arrays.summed_product(*blocks)
+        case "dp" | "fsdp" | "tp":
+            return hand_networks.step_of(kind, *blocks)
+        case "jacobi":
+            return hand_grids.jacobi(first, program.facts["steps"], program.facts["rim"] == "periodic")
+        case "fft":
+            return hand_grids.fft2(first)
+    raise KeyError(f"bench: no hand-written side for {program.name}")
