@@ -7,22 +7,24 @@ dim gathered.  The result lies like the operand (but for a dim whose new size it
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpiarray.core.op import Linear, Op, Out, define, pass_through
+from mpiarray.comm import collectives as mpi
+from mpiarray.core.device import DeviceContext
+from mpiarray.core.op import Linear, Op, Out, Undefined, define, pass_through
 from mpiarray.core.plan import Dims, LocalContext, Plan, axes_size, dims_of, spec_from
 from mpiarray.core.value import aval_of, literal
 from mpiarray.ops.arithmetic import mul
 from mpiarray.ops.bits import or_
-from mpiarray.ops.collectives import gather, swap
+from mpiarray.ops.collectives import gather
 from mpiarray.ops.common import BatchAxis
 from mpiarray.ops.comparison import eq
 from mpiarray.ops.complex_parts import conj, real
+from mpiarray.ops.fft_kernel import FftType, result_dtype, result_size, transform
 from mpiarray.ops.linear import broadcast_in_dim, convert_element_type, linear_jvp, move_dim, sharding_of
 from mpiarray.ops.select import where
 from mpiarray.ops.shape import iota
@@ -31,39 +33,8 @@ from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 
 
-class FftType(enum.IntEnum):
-    """Which transform: of complex values and back, of real values to the nonnegative frequencies and back."""
-
-    FFT = 0
-    IFFT = 1
-    RFFT = 2
-    IRFFT = 3
-
-    def __repr__(self) -> str:
-        return str(int(self))
-
-
-_TRANSFORMS: dict[FftType, Callable[..., Any]] = {
-    FftType.FFT: np.fft.fft,
-    FftType.IFFT: np.fft.ifft,
-    FftType.RFFT: np.fft.rfft,
-    FftType.IRFFT: np.fft.irfft,
-}
-
-
-def _result_size(kind: FftType, n: int) -> int:
-    """The size of the last dim of a result, for a transform of length n."""
-    return n // 2 + 1 if kind == FftType.RFFT and n else n
-
-
 def _operand_size(kind: FftType, n: int) -> int:
-    return n // 2 + 1 if kind == FftType.IRFFT and n else n
-
-
-def _result_dtype(kind: FftType, dtype: Any) -> Any:
-    if kind == FftType.RFFT:
-        return dtypes.complex_dtype(dtype)
-    return dtypes.real_dtype(dtype) if kind == FftType.IRFFT else dtype
+    return n // 2 + 1 if kind == FftType.IRFFT else n
 
 
 def _type(x: ShapedArray, *, fft_type: FftType, fft_lengths: tuple[int, ...]) -> Out:
@@ -82,47 +53,85 @@ def _type(x: ShapedArray, *, fft_type: FftType, fft_lengths: tuple[int, ...]) ->
             f"{fft_type.name} of lengths {fft_lengths} requires the last dimensions of its input to be {expected}, "
             f"got {x.str_short()}"
         )
-    return Out((*x.shape[:-1], _result_size(fft_type, fft_lengths[-1])), _result_dtype(fft_type, x.dtype))
+    return Out((*x.shape[:-1], result_size(fft_type, fft_lengths[-1])), result_dtype(fft_type, x.dtype))
 
 
-# -- along one dim -------------------------------------------------------------------------------------------
+# -- on blocks -----------------------------------------------------------------------------------------------
 
 
-def _along_type(x: ShapedArray, *, fft_type: FftType, length: int, axis: int) -> Out:
-    shape = list(x.shape)
-    shape[axis] = _result_size(fft_type, length)
-    return Out(tuple(shape), _result_dtype(fft_type, x.dtype))
+class Transform(NamedTuple):
+    """One dim's turn."""
+
+    dim: int
+    kind: FftType
+    length: int
 
 
-def along(x: Any, kind: FftType, length: int, axis: int) -> np.ndarray:
-    """numpy's transform of a block, in the precision of its dtype."""
+Transforms = tuple[Transform, ...]
+
+
+def _transformed(x: ShapedArray, shape: Sequence[int], transforms: Transforms) -> Out:
+    sizes, dtype = list(shape), x.dtype
+    for dim, kind, length in transforms:
+        sizes[dim], dtype = result_size(kind, length), result_dtype(kind, dtype)
+    return Out(tuple(sizes), dtype)
+
+
+def _run(x: Any, transforms: Transforms, *, overwrite: bool) -> np.ndarray:
+    """One transform after the other; `overwrite` says that nobody else has this block."""
     x = np.asarray(x)
-    dtype = _result_dtype(kind, x.dtype)
-    if not length or not x.size:
-        shape = list(x.shape)
-        shape[axis] = _result_size(kind, length)
-        return np.zeros(shape, dtype)
-    return _TRANSFORMS[kind](x, n=length, axis=axis).astype(dtype, copy=False)
+    for dim, kind, length in transforms:
+        x = transform(x, kind, length, dim, overwrite=overwrite)
+        overwrite = True
+    return x
 
+
+_COMPILED_ONLY = Undefined("it only stands in compiled programs, after derivatives are taken")
 
 fft_along = define(
     "fft_along",
-    type_rule=_along_type,
-    plan=lambda avals, **params: Plan((avals[0].sharding.spec,), (spec_from(dims_of(avals[0])),)),
-    impl=lambda x, *, fft_type, length, axis: along(x, fft_type, length, axis),
-    jvp=linear_jvp,
-    transpose=lambda op, ct, x, **params: _refuse_transpose(),
-    batch=lambda op, axis_, args, dims, *, axis, **params: (
-        op(move_dim(args[0], dims[0], 0), axis=axis + 1, **params),
-        0,
-    ),
+    type_rule=lambda x, *, transforms: _transformed(x, x.shape, transforms),
+    plan=lambda avals, *, transforms: Plan((avals[0].sharding.spec,), (spec_from(dims_of(avals[0])),)),
+    impl=lambda x, *, transforms: _run(x, transforms, overwrite=False),
+    jvp=_COMPILED_ONLY,
+    transpose=_COMPILED_ONLY,
+    batch=_COMPILED_ONLY,
     hlo_name="fft",
 )
 
 
-def _refuse_transpose() -> Any:
-    raise NotImplementedError("fft_along stands in compiled programs only, after derivatives are taken")
+def _moved_type(
+    x: ShapedArray, *, axis_name: tuple[str, ...], axis_size: int, split: int, concat: int, transforms: Transforms
+) -> Out:
+    shape = list(x.shape)
+    shape[split] //= axis_size
+    shape[concat] *= axis_size
+    return _transformed(x, shape, transforms)
 
+
+def _moved_build(
+    ctx: DeviceContext,
+    *,
+    axis_name: tuple[str, ...],
+    axis_size: int,
+    split: int,
+    concat: int,
+    transforms: Transforms,
+) -> Callable[..., Any]:
+    group = ctx.group(axis_name)
+    return lambda x: _run(mpi.all_to_all(group, np.asarray(x), split, concat), transforms, overwrite=True)
+
+
+moved_fft = define(
+    "moved_fft",  # a dim made whole by an all-to-all, and transformed in the memory that was received
+    type_rule=_moved_type,
+    plan=lambda avals, **params: Plan((avals[0].sharding.spec,), (spec_from(dims_of(avals[0])),)),
+    build=_moved_build,
+    jvp=_COMPILED_ONLY,
+    transpose=_COMPILED_ONLY,
+    batch=_COMPILED_ONLY,
+    hlo_name="all-to-all",
+)
 
 # -- the order of work -----------------------------------------------------------------------------------------
 
@@ -135,19 +144,13 @@ class _Move(NamedTuple):
     to: int | None
 
 
-class _Transform(NamedTuple):
-    dim: int
-    kind: FftType
-    length: int
-
-
 def _schedule(
     mesh: Any, shape: Sequence[int], dims: Dims, kind: FftType, lengths: Sequence[int]
-) -> tuple[list[_Move | _Transform], Dims]:
+) -> tuple[list[_Move | Transform], Dims]:
     """What to do in order, and how the result then lies."""
     ndim, first = len(shape), len(shape) - len(lengths)
     sizes, lies = list(shape), list(dims)
-    steps: list[_Move | _Transform] = []
+    steps: list[_Move | Transform] = []
     waiting = list(range(first, ndim))
     while waiting:
         d = _next(waiting, lies, kind)
@@ -162,8 +165,8 @@ def _schedule(
         length = lengths[d - first]
         real_kind = d == ndim - 1
         own = kind if real_kind else {FftType.RFFT: FftType.FFT, FftType.IRFFT: FftType.IFFT}.get(kind, kind)
-        steps.append(_Transform(d, own, length))
-        sizes[d] = _result_size(own, length)
+        steps.append(Transform(d, own, length))
+        sizes[d] = result_size(own, length)
     return steps, tuple(lies)
 
 
@@ -197,32 +200,44 @@ def _plan(avals: tuple[Any, ...], *, fft_type: FftType, fft_lengths: tuple[int, 
     spec = spec_from(dims)
     if not any(dims[first:]):
         return Plan((spec,), (spec,))
-    shape = (*x.shape[:-1], _result_size(fft_type, fft_lengths[-1]))
+    shape = (*x.shape[:-1], result_size(fft_type, fft_lengths[-1]))
     kept = tuple(axes if n % axes_size(mesh, axes) == 0 else () for n, axes in zip(shape, dims))
     steps, lies = _schedule(mesh, x.shape, dims, fft_type, fft_lengths)
 
+    turns = _turns(steps)
+
     def program(ctx: LocalContext, block: Any, **params: Any) -> Any:
-        for step in steps:
-            if isinstance(step, _Transform):
-                block = fft_along(block, fft_type=step.kind, length=step.length, axis=step.dim)
-            elif step.to is None:
-                block = gather(block, step.axes, step.dim)
+        for move, transforms in turns:
+            if move is None or move.to is None:
+                whole = block if move is None else gather(block, move.axes, move.dim)
+                block = fft_along(whole, transforms=transforms)
             else:
-                block = swap(block, step.axes, split=step.to, concat=step.dim)
+                size = ctx.size(move.axes)
+                block = moved_fft(
+                    block, axis_name=move.axes, axis_size=size, split=move.to, concat=move.dim, transforms=transforms
+                )
         return block
 
     return Plan((spec,), (spec_from(lies),), result=(spec_from(kept),), local=program)
 
 
+def _turns(steps: Sequence[_Move | Transform]) -> list[tuple[_Move | None, Transforms]]:
+    """Each move with the transforms that follow it."""
+    out: list[tuple[_Move | None, Transforms]] = []
+    for step in steps:
+        if isinstance(step, _Move):
+            out.append((step, ()))
+        elif out:
+            out[-1] = (out[-1][0], (*out[-1][1], step))
+        else:
+            out.append((None, (step,)))
+    return out
+
+
 def _impl(x: Any, *, fft_type: FftType, fft_lengths: tuple[int, ...]) -> np.ndarray:
     x = np.asarray(x)
-    first = x.ndim - len(fft_lengths)
     steps, _ = _schedule(None, x.shape, ((),) * x.ndim, fft_type, fft_lengths)
-    assert first >= 0
-    for step in steps:
-        if isinstance(step, _Transform):
-            x = along(x, step.kind, step.length, step.dim)
-    return x
+    return _run(x, tuple(step for step in steps if isinstance(step, Transform)), overwrite=False)
 
 
 # -- derivatives --------------------------------------------------------------------------------------------------

@@ -478,6 +478,7 @@ COMPILED_ONLY = {
     "extreme_pair",
     "fetch_rows",
     "fft_along",
+    "moved_fft",
     "iota_block",
     "mask_replicas",
     "move_blocks",
