@@ -87,6 +87,7 @@ OTHERS: dict[str, Callable[[Model], tuple[int, ...]]] = {
     "positions": lambda m: (m.length, m.width),
     "last": lambda m: (m.width,),
 }
+PRODUCTS = {name for name in SHAPES if name not in ("before", "between")}
 FIRST = {name: P(AXIS) for name in (*SHAPES, *OTHERS)}  # the first dim of each is divided
 WHOLE = {name: P() for name in (*SHAPES, *OTHERS)}
 TENSOR = WHOLE | {name: P(None, AXIS) for name in ("query", "key", "value", "up")} | {"out": P(AXIS), "down": P(AXIS)}
@@ -122,9 +123,14 @@ def attention(x: jax.Array, p: Parameters, way: Way) -> jax.Array:
     return jnp.einsum("blhd,hdw->blw", mixed, p["out"], out_sharding=way.hidden)
 
 
+def borrowed(p: Parameters) -> Parameters:
+    """Parameters gathered on every rank. Those of products are so for a while: their slopes stay a sum of the ranks' parts
+    (`reduced` here makes them `unreduced` there), which is then summed and split at once."""
+    return {name: jax.reshard(value, P(reduced={AXIS} if name in PRODUCTS else set())) for name, value in p.items()}
+
+
 def layer(x: jax.Array, p: Parameters, way: Way) -> jax.Array:
-    if way.borrow:
-        p = {name: jax.reshard(value, P()) for name, value in p.items()}
+    p = borrowed(p) if way.borrow else p
     x = x + attention(norm(x, p["before"]), p, way)
     inner = jax.nn.gelu(jnp.einsum("blw,wf->blf", norm(x, p["between"]), p["up"]))
     return x + jnp.einsum("blf,fw->blw", inner, p["down"], out_sharding=way.hidden)
@@ -133,8 +139,7 @@ def layer(x: jax.Array, p: Parameters, way: Way) -> jax.Array:
 def logits(parameters: Parameters, text: jax.Array, model: Model, way: Way) -> jax.Array:
     """i32[batch,length] -> f32[batch,length,CHARACTERS], the same table at both ends."""
     others = parameters["others"]
-    if way.borrow:
-        others = {name: jax.reshard(value, P()) for name, value in others.items()}
+    others = borrowed(others) if way.borrow else others
     x = others["characters"].at[text].get(out_sharding=way.hidden) + others["positions"]
     one = (lambda x, p: layer(x, p, way)) if not way.borrow else jax.remat(lambda x, p: layer(x, p, way))
     if model.scan:
@@ -224,12 +229,16 @@ def batch(text: np.ndarray, size: int, length: int, random: np.random.Generator)
 def structs(model: Model, way: Way, mesh: Any, size: int) -> tuple[Any, ...]:
     """The types of a step's arguments on a mesh."""
 
-    def struct(value: np.ndarray, spec: P) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=jax.NamedSharding(mesh, spec))
+    def struct(shape: tuple[int, ...], spec: P, dtype: str = "float32") -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=jax.NamedSharding(mesh, spec))
 
-    parameters = jax.tree.map(struct, initial(model, 0), spread(model, way))
-    text = struct(np.zeros((size, model.length), np.int32), way.text)
-    return parameters, parameters, parameters, struct(np.float32(1), P()), text, text
+    stack = (model.layers,) if model.scan else ()
+    layer = {name: (*stack, *shape(model)) for name, shape in SHAPES.items()}
+    others = {name: shape(model) for name, shape in OTHERS.items()}
+    shapes = {"layers": layer if model.scan else [layer] * model.layers, "others": others}
+    parameters = jax.tree.map(struct, shapes, spread(model, way), is_leaf=lambda x: isinstance(x, tuple))
+    text = struct((size, model.length), way.text, "int32")
+    return parameters, parameters, parameters, struct((), P()), text, text
 
 
 def compile_only(options: argparse.Namespace, model: Model, way: Way) -> None:
