@@ -1,6 +1,7 @@
 """What a compiled program costs, from its text alone: flops, bytes, messages, memory.  Works for meshes larger than the job.
 
-Flops: a dot counts 2 per multiply-add, an elementwise op or reduction 1 per element of its larger side.  Bytes accessed:
+Flops: a dot or a convolution counts 2 per multiply-add, a Fourier transform 5 n log2 n, an elementwise op or reduction 1 per
+element of its larger side.  Bytes accessed:
 operands and results of every step.  Communication per rank by the usual algorithms (ring, recursive doubling).
 A scan costs its body as often as it is long; a while loop, whose length nobody knows, costs its condition and body once;
 a conditional costs its most expensive branch.
@@ -9,7 +10,7 @@ a conditional costs its most expensive branch.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,8 +28,8 @@ class Cost:
     bytes_accessed: float = 0.0
     communication_bytes: float = 0.0
     communication_messages: float = 0.0
-    by_collective: Counter[str] = field(default_factory=Counter)
-    by_axes: Counter[str] = field(default_factory=Counter)
+    by_collective: dict[str, float] = field(default_factory=dict)
+    by_axes: dict[str, float] = field(default_factory=dict)
 
     def add(self, other: Cost, times: int) -> None:
         """Add another program's cost, `times` times."""
@@ -37,15 +38,16 @@ class Cost:
         self.communication_bytes += times * other.communication_bytes
         self.communication_messages += times * other.communication_messages
         for own, more in ((self.by_collective, other.by_collective), (self.by_axes, other.by_axes)):
-            own.update({name: times * moved for name, moved in more.items()})
+            for name, moved in more.items():
+                own[name] = own.get(name, 0.0) + times * moved
 
     def as_dict(self) -> dict[str, float]:
         out = {
             "flops": self.flops, "bytes accessed": self.bytes_accessed,
             "communication bytes": self.communication_bytes, "communication messages": self.communication_messages,
         }  # fmt: skip
-        out |= {f"communication bytes {k}": float(v) for k, v in sorted(self.by_collective.items())}
-        return out | {f"communication bytes over {k}": float(v) for k, v in sorted(self.by_axes.items())}
+        out |= {f"communication bytes {k}": v for k, v in sorted(self.by_collective.items())}
+        return out | {f"communication bytes over {k}": v for k, v in sorted(self.by_axes.items())}
 
 
 @dataclass(frozen=True)
@@ -90,22 +92,33 @@ def nbytes(aval: Any) -> int:
 
 
 def _add(cost: Cost, eqn: Eqn) -> None:
-    sizes = [v.aval.size for v in (*eqn.invars, *eqn.outvars)]
     sent = eqn.invars if eqn.op.multiple_results else eqn.invars[:1]
     block = sum(nbytes(v.aval) for v in sent) or sum(nbytes(v.aval) for v in eqn.outvars)
     cost.bytes_accessed += sum(nbytes(v.aval) for v in (*eqn.invars, *eqn.outvars))
-    if eqn.op.name == "dot_general":
-        (contract, _), _ = eqn.params["dimension_numbers"]
-        k = math.prod(eqn.invars[0].aval.shape[d] for d in contract)
-        cost.flops += 2.0 * k * eqn.outvars[0].aval.size
-    elif eqn.op.build is None:
-        cost.flops += max(sizes, default=0)
+    if eqn.op.build is None:
+        shapes = [tuple(v.aval.shape) for v in (*eqn.invars, *eqn.outvars)]
+        cost.flops += flops(eqn, shapes[: len(eqn.invars)], shapes[len(eqn.invars) :])
     moved, messages = communication(eqn, block)
     if messages:
         cost.communication_bytes += moved
         cost.communication_messages += messages
-        cost.by_collective[eqn.op.hlo_name] += int(moved)
-        cost.by_axes[",".join(axes_of(eqn))] += int(moved)
+        for sums, name in ((cost.by_collective, eqn.op.hlo_name), (cost.by_axes, ",".join(axes_of(eqn)))):
+            sums[name] = sums.get(name, 0.0) + moved
+
+
+def flops(eqn: Eqn, ins: Sequence[tuple[int, ...]], outs: Sequence[tuple[int, ...]]) -> float:
+    """What an equation computes on operands and results of these shapes (those of its types, or of blocks)."""
+    match eqn.op.name:
+        case "dot_general":
+            (contract, _), _ = eqn.params["dimension_numbers"]
+            return 2.0 * math.prod(ins[0][d] for d in contract) * math.prod(outs[0])
+        case "conv_general_dilated":  # each result is a product with the filter of its feature
+            features = ins[1][eqn.params["dimension_numbers"].rhs_spec[0]]
+            return 2.0 * math.prod(outs[0]) * math.prod(ins[1]) / max(1, features)
+        case "fft" | "fft_along":
+            lengths = eqn.params.get("fft_lengths") or (eqn.params["length"],)
+            return 5.0 * max(math.prod(ins[0]), math.prod(outs[0])) * math.log2(max(2, math.prod(lengths)))
+    return float(max(map(math.prod, (*ins, *outs)), default=0))
 
 
 def axes_of(eqn: Eqn) -> tuple[str, ...]:
