@@ -103,11 +103,12 @@ def _impl(
     precision: Any,
     preferred_element_type: Any,
     out_sharding: Any,
+    out: np.ndarray | None = None,
 ) -> np.ndarray:
     dtype = preferred_element_type
     if dtype is None:
         dtype = x.dtype if x.dtype == y.dtype else dtypes.promote_types(x.dtype, y.dtype)
-    return product(x, y, dimension_numbers, dtype)
+    return product(x, y, dimension_numbers, dtype, out)
 
 
 def _partial_sums(
@@ -185,13 +186,18 @@ def _side(
     my_free, other_free = free_dims(mine.ndim, my_sum, my_batch), free_dims(theirs.ndim, other_sum, other_batch)
     start = batch + (len(my_free) if of_left else 0)
     contracted = tuple(range(start, start + len(other_free)))
-    # result dims: batch, free dims of mine, then the contracted dims in the order in which the other side has them
+    # result dims: batch, then free dims of mine and the contracted dims, in the order in which the other side has them,
+    # whichever first makes the result lie as it should without a transpose
     by_position = sorted(range(len(other_sum)), key=lambda k: other_sum[k])
-    order = (*my_batch, *my_free, *(my_sum[k] for k in by_position))
+    summed = tuple(my_sum[k] for k in by_position)
+    order, swapped = (*my_batch, *my_free, *summed), (*my_batch, *summed, *my_free)
+    contract, batches = (contracted, tuple(other_free)), (tuple(range(batch)), tuple(other_batch))
+    sides = (ct, other)
+    if order != tuple(range(mine.ndim)) and swapped == tuple(range(mine.ndim)):
+        order, sides, contract, batches = swapped, (other, ct), contract[::-1], batches[::-1]
     out = op(
-        ct,
-        other,
-        dimension_numbers=((contracted, other_free), (tuple(range(batch)), tuple(other_batch))),
+        *sides,
+        dimension_numbers=(contract, batches),
         precision=precision,
         preferred_element_type=mine.dtype,
         out_sharding=cotangent_sharding(mine, order),

@@ -2,7 +2,8 @@
 
 Dims are brought to matrices by views where the memory allows it; what numpy's `matmul` would compute in a slow loop
 (integers, strides that BLAS does not take) is brought to a form that it multiplies by BLAS: integers through float64
-where that is exact, wrapping at their width; 8- and 16-bit floats in float32, rounded once.
+where that is exact, wrapping at their width; 8- and 16-bit floats in float32, rounded once, panel by panel, so that no
+whole operand is widened.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ DimensionNumbers = tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[in
 
 _EXACT = 2**53  # integers below it are exact in float64
 _FLOAT64 = np.dtype(np.float64)
+_PANELS = 16 << 20  # bytes of widened parts of operands and results that exist at a time
+_INNER = 4096  # elements of a sum that are widened at a time
 
 
 class Dims(NamedTuple):
@@ -49,35 +52,79 @@ def free_dims(ndim: int, contracting: Sequence[int], batch: Sequence[int]) -> tu
     return tuple(d for d in range(ndim) if d not in contracting and d not in batch)
 
 
-def product(x: Any, y: Any, numbers: DimensionNumbers, dtype: Any) -> np.ndarray:
+def product(x: Any, y: Any, numbers: DimensionNumbers, dtype: Any, out: np.ndarray | None = None) -> np.ndarray:
     """The generalized product of two blocks, of the dtype: batch dims, free dims of the left, free dims of the
     right.
+
+    With `out`, a C-contiguous array of the result's shape and dtype that overlaps no operand, the result is written there.
     """
     x, y = np.asarray(x), np.asarray(y)
     dims = _dims(numbers, x.ndim, y.ndim, y.size > x.size)
     if dims.plain and x.dtype == y.dtype == dtype and dtype.kind in "fc" and dtype.itemsize > 2:
-        return np.matmul(blas_ready(x), blas_ready(y))
+        return np.matmul(blas_ready(x), blas_ready(y), out=out)
     x, y = x.transpose(dims.left), y.transpose(dims.right)
     b, f, c = dims.batch, dims.left_free, dims.contracting
     batch, left, inner, right = x.shape[:b], x.shape[b : b + f], x.shape[b + f :], y.shape[b + c :]
     k = math.prod(inner)
-    matrix = x.reshape((*batch, math.prod(left), k))
-    out = matrices(matrix, y.reshape((*batch, k, math.prod(right))), dtype)
-    return out.reshape((*batch, *left, *right))
+    x = x.reshape((*batch, math.prod(left), k))
+    y = y.reshape((*batch, k, math.prod(right)))
+    room = None if out is None else out.reshape((*batch, x.shape[-2], y.shape[-1]))
+    found = matrices(x, y, dtype, room)
+    return found.reshape((*batch, *left, *right)) if out is None else out
 
 
-def matrices(x: np.ndarray, y: np.ndarray, dtype: Any) -> np.ndarray:
-    """`x @ y` for stacks of matrices of one batch shape, of the dtype."""
+def matrices(x: np.ndarray, y: np.ndarray, dtype: Any, out: np.ndarray | None = None) -> np.ndarray:
+    """`x @ y` for stacks of matrices of one batch shape, of the dtype (into `out` where it is given)."""
     if dtypes.is_complex(dtype) or (dtypes.is_float(dtype) and dtype.itemsize > 2):
-        return np.matmul(blas_ready(dtypes.cast(x, dtype)), blas_ready(dtypes.cast(y, dtype)))
+        return np.matmul(blas_ready(dtypes.cast(x, dtype)), blas_ready(dtypes.cast(y, dtype)), out=out)
     if dtypes.is_float(dtype):
         wide = np.dtype(np.float32) if not any(a.dtype.itemsize == 8 for a in (x, y)) else _FLOAT64
-        return dtypes.cast(matrices(x, y, wide), dtype)
+        out = np.empty((*x.shape[:-1], y.shape[-1]), dtype) if out is None else out
+        _by_panels(x, y, wide, out)
+        return out
     if not all(dtypes.is_int(a.dtype) or dtypes.is_bool(a.dtype) for a in (x, y)):
-        return dtypes.cast(matrices(x, y, np.promote_types(x.dtype, y.dtype)), dtype)
-    if dtypes.is_bool(dtype):
-        return np.matmul(blas_ready(x != 0, np.float32), blas_ready(y != 0, np.float32)) > 0
-    return _integers(x, y, dtype)
+        found = dtypes.cast(matrices(x, y, np.promote_types(x.dtype, y.dtype)), dtype)
+    elif dtypes.is_bool(dtype):
+        found = np.matmul(blas_ready(x != 0, np.float32), blas_ready(y != 0, np.float32)) > 0
+    else:
+        found = _integers(x, y, dtype)
+    if out is None:
+        return found
+    np.copyto(out, found)
+    return out
+
+
+def _by_panels(x: np.ndarray, y: np.ndarray, wide: np.dtype, out: np.ndarray) -> None:
+    """Write `x @ y`, summed in the wide dtype, to an array of a narrow one; large operands are widened in parts."""
+    item = wide.itemsize
+    if (x.size + y.size + out.size) * item <= _PANELS:
+        out[...] = dtypes.cast(matrices(x, y, wide), out.dtype)
+        return
+    if x.ndim > 2:
+        one = (x[:1].size + y[:1].size + out[:1].size) * item
+        step = max(1, _PANELS // max(one, 1))
+        for start in range(0, len(x), step):
+            part = slice(start, start + step)
+            _by_panels(x[part][0] if step == 1 else x[part], y[part][0] if step == 1 else y[part], wide,
+                       out[part][0] if step == 1 else out[part])  # fmt: skip
+        return
+    (rows, k), columns = x.shape, y.shape[1]
+    inner = min(k, _INNER)
+    width = min(columns, max(256, _PANELS // 2 // (inner * item)))
+    height = min(rows, max(256, _PANELS // 2 // ((inner + width) * item)))
+    for left in range(0, columns, width):
+        right = slice(left, left + width)
+        whole = dtypes.cast(y[:, right], wide) if k <= inner else None
+        for top in range(0, rows, height):
+            down = slice(top, top + height)
+            if whole is not None:
+                total = matrices(x[down], whole, wide)
+            else:
+                total = np.zeros((len(x[down]), y[:, right].shape[1]), wide)
+                for start in range(0, k, inner):
+                    along = slice(start, start + inner)
+                    total += matrices(x[down, along], y[along, right], wide)
+            out[down, right] = dtypes.cast(total, out.dtype)
 
 
 def _integers(x: np.ndarray, y: np.ndarray, dtype: Any) -> np.ndarray:
