@@ -89,8 +89,9 @@ def _placed_by(x: Any) -> P:
 
 
 Run = Callable[..., Any]  # of blocks: a block, or a list of blocks where the op has several results
-Entry = tuple[Run, tuple[ShapedArray, ...], tuple[P, ...]]
-Call = tuple[Run, list[Any], Any]  # what ran, on which values, and the result
+Prepared = tuple[Run, tuple[ShapedArray, ...], tuple[P, ...]]
+Entry = tuple[Run, tuple[ShapedArray, ...], tuple[P, ...], Run]  # the same without numpy's warnings; and bare
+Call = tuple[Run, list[Any], Any, bool]  # what runs, on which values, the result, whether it is a collective
 _CACHE_SIZE = 16384
 
 
@@ -204,16 +205,16 @@ class ManualTrace(Trace):
         entry = entries.get(key)
         if entry is None:
             run, avals, specs = self._prepare(op, values, params)
-            quiet = op.build is not None and op.hlo_name in COMMUNICATING  # MPI's arithmetic warns of nothing
-            entry = run if quiet else quietly(run), avals, specs
+            entry = quietly(run), avals, specs, run
             if len(entries) >= _CACHE_SIZE:
                 entries.clear()
             entries[key] = entry
-        run, avals, specs = entry
+        run, avals, specs, bare = entry
         if not op.multiple_results:
             result = ManualTracer(self, avals[0], own_block(run(*blocks)), specs[0])
             if self.calls is not None:
-                self.calls.append((run, values, result))
+                collective = op.build is not None and op.hlo_name in COMMUNICATING
+                self.calls.append((bare if collective else run, values, result, collective))
             return result
         return [ManualTracer(self, a, own_block(b), s) for a, b, s in zip(avals, run(*blocks), specs)]
 
@@ -239,7 +240,7 @@ class ManualTrace(Trace):
                 results[k] = ManualTracer(self, aval, block, _placed_by(values[k]))
         return results
 
-    def _prepare(self, op: Op, values: list[Any], params: dict[str, Any]) -> Entry:
+    def _prepare(self, op: Op, values: list[Any], params: dict[str, Any]) -> Prepared:
         avals = infer(op, [v.aval for v in values], params)
         if op.lower is not None and self.sub is None:
             return self._program(op, values, avals, params), avals, tuple(a.sharding.spec for a in avals)
@@ -263,7 +264,7 @@ class ManualTrace(Trace):
         program = block_program(BlockPartitioner(), ClosedJaxpr(jaxpr), self.mesh)
         return _as_op(op, Executable(program, self.ids, comm.rank()).run)
 
-    def _partial(self, op: Op, values: list[Any], avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Entry:
+    def _partial(self, op: Op, values: list[Any], avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Prepared:
         """Partial manual: a compiled program over the devices that share the manual coordinates; collectives over manual axes run between their blocks."""
         assert self.sub is not None, "only partial manual meshes come here"
         if op.build is not None or op.casts:  # blocks stay where they lie, on Auto axes too

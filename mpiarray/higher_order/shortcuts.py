@@ -59,11 +59,12 @@ def _chain(x: ManualTracer, out: Any, calls: list[Call]) -> list[Callable[[Any],
     """The functions that made `out` of `x`, each of the result of the one before and of constants; None if it is no such chain."""
     steps: list[Callable[[Any], Any]] = []
     last: Any = x
-    for run, values, result in calls:
+    for run, values, result, collective in calls:
         places = [k for k, v in enumerate(values) if v is last]
         if len(places) != 1 or not all(v is last or type(v) is Literal for v in values):
             return None
-        steps.append(run if len(values) == 1 else _with_constants(run, values, places[0]))
+        step = run if len(values) == 1 else _with_constants(run, values, places[0])
+        steps.append(step if collective else _owned(step))  # a collective's block is new and in C order
         last = result
     return steps if steps and last is out else None
 
@@ -74,8 +75,11 @@ def _with_constants(run: Callable[..., Any], values: list[Any], place: int) -> C
     return lambda b: run(*before, b, *after)
 
 
+def _owned(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda b: own_block(step(b))
+
+
 def _composed(steps: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
     if len(steps) == 1:
-        (only,) = steps
-        return lambda b: own_block(only(b))
-    return lambda b: own_block(functools.reduce(lambda value, step: step(value), steps, b))
+        return steps[0]
+    return lambda b: functools.reduce(lambda value, step: step(value), steps, b)
