@@ -22,6 +22,7 @@ is what happens anyway; every other name is refused.
     abort                       MPIARRAY_ABORT              True       an uncaught exception aborts all ranks
     gather_warn_bytes           MPIARRAY_GATHER_WARN_BYTES  268435456  warn when a larger array is read on the host
     exchange_bytes              MPIARRAY_EXCHANGE_BYTES     67108864   largest message buffer of an exchange
+    pool_bytes                  MPIARRAY_POOL_BYTES         None       memory kept for reuse; None: by the machine; 0: none
 """
 
 from __future__ import annotations
@@ -70,6 +71,10 @@ def _int(least: int) -> Callable[[Any], int]:
         return int(value)
 
     return accept
+
+
+def _optional_bytes(value: Any) -> int | None:
+    return None if value is None else _int(0)(value)
 
 
 def _num_devices(value: Any) -> int:
@@ -123,6 +128,7 @@ _OPTIONS: dict[str, _Option] = {
     "abort": _Option("MPIARRAY_ABORT", True, _read_bool, _bool),
     "gather_warn_bytes": _Option("MPIARRAY_GATHER_WARN_BYTES", 256 << 20, int, _int(0)),
     "exchange_bytes": _Option("MPIARRAY_EXCHANGE_BYTES", 64 << 20, int, _int(1)),
+    "pool_bytes": _Option("MPIARRAY_POOL_BYTES", None, _read_optional(int), _optional_bytes),
 }
 
 
@@ -145,6 +151,7 @@ class Config:
     abort: bool
     gather_warn_bytes: int
     exchange_bytes: int
+    pool_bytes: int | None
     _devices_are_known: bool
 
     def __init__(self, environment: Mapping[str, str]):

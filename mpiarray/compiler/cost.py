@@ -17,6 +17,7 @@ from typing import Any
 from mpiarray.compiler.program import Program
 from mpiarray.core.jaxpr import Eqn, Jaxpr, subjaxprs
 from mpiarray.core.value import Literal
+from mpiarray.ops.tiles import fusion
 from mpiarray.types import dtypes
 
 
@@ -179,7 +180,11 @@ def _most_alive(jaxpr: Jaxpr) -> int:
     live = most = 0
     for k, eqn in enumerate(jaxpr.eqns):
         live += sum(nbytes(v.aval) for v in eqn.outvars if v not in kept)
-        bodies = (_most_alive(body) + sum(nbytes(v.aval) for v in _results(body)) for body in subjaxprs(eqn.params))
+        bodies = (
+            ()
+            if eqn.op is fusion
+            else (_most_alive(body) + sum(nbytes(v.aval) for v in _results(body)) for body in subjaxprs(eqn.params))
+        )
         most = max(most, live + max(bodies, default=0))
         used = {v for v in (*eqn.invars, *eqn.outvars) if not isinstance(v, Literal)}
         live -= sum(nbytes(v.aval) for v in used if last[v] == k and v not in kept)

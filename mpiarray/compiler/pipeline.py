@@ -1,9 +1,9 @@
 """The compiler: `PASSES`, in order, and what runs them.
 
     program -> inline -> dead code -> common subexpressions -> propagate -> partition -> (local) dead code, common
-    subexpressions, combined sums -> executable
+    subexpressions, combined sums, fused groups -> executable
 
-Overlapping collectives, fusion and buffers have their place after partition.
+Overlapping collectives have their place after combined sums.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpiarray.compiler.passes.combine import combine
+from mpiarray.compiler.passes.fuse import fuse
 from mpiarray.compiler.passes.partition import partition
 from mpiarray.compiler.passes.propagate import propagate, spec_of
 from mpiarray.compiler.passes.simplify import closed, common_subexpressions, inline
@@ -52,6 +53,7 @@ PASSES: tuple[Pass, ...] = (
     _local(dead_code),
     _local(common_subexpressions),
     _local(combine),
+    _local(fuse),
 )
 
 

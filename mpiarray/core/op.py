@@ -116,7 +116,7 @@ class Op:
 
     __slots__ = (
         "batch", "build", "impl", "jvp", "lower", "multiple_results", "name", "partial_sums", "plan", "transpose", "type_rule", "vma", "infer", "hlo_name", "effects", "inlines", "casts", "aligns",
-        "partial_eval", "steps",
+        "partial_eval", "steps", "elementwise",
     )  # fmt: skip
 
     name: str
@@ -139,6 +139,7 @@ class Op:
     casts: bool
     aligns: bool
     steps: Rule | None
+    elementwise: bool
 
     def __init__(self, **fields: Any):
         for key, value in fields.items():
@@ -151,6 +152,14 @@ class Op:
 
     def __call__(self, *args: Any, **params: Any) -> Any:
         return trace.bind(self, args, params)
+
+    def kernel(self, dtype: Any) -> Callable[..., Any]:
+        """`impl` for blocks whose first one has this dtype: where functions differ by dtype (ops.elementwise), the chosen one."""
+        found = self.impl
+        assert found is not None, f"{self.name} has no impl"
+        while (choose := getattr(found, "for_dtype", None)) is not None:
+            found = choose(dtype)
+        return found
 
     def __repr__(self) -> str:
         return self.name
@@ -185,6 +194,7 @@ def define(
     aligns: bool = True,
     partial_eval: Callable[..., Any] | None = None,
     steps: Callable[..., Any] | None = None,
+    elementwise: bool = False,
 ) -> Op:
     """Make an op from its rules and enter it in `OPS`.  The module docstring is the contract of each rule.
 
@@ -194,6 +204,8 @@ def define(
     effects   True for ops that must run even when nobody uses their result
     inlines   True for ops that only call their `jaxpr` (or `call_jaxpr`) parameter
     casts     True for ops that make unreduced or reduced values out of others (partial_sums is asked always)
+    elementwise  True where an element of the result depends on the operands' elements at its own place only (dims of size 1
+              and scalars go with any), so that blocks may be computed part by part
     aligns    False for ops whose operands may differ in the manual axes that they vary over; others get casts first
     """
     if name in OPS:
@@ -203,7 +215,7 @@ def define(
     OPS[name] = op = Op(
         name=name, type_rule=type_rule, plan=plan, impl=impl, jvp=jvp, transpose=transpose, batch=batch, build=build, multiple_results=multiple_results,
         partial_sums=partial_sums or refuse, vma=vma or join_vma, lower=lower, infer=infer, hlo_name=hlo_name or name, effects=effects, inlines=inlines, casts=casts, aligns=aligns,
-        partial_eval=partial_eval, steps=steps,
+        partial_eval=partial_eval, steps=steps, elementwise=elementwise,
     )  # fmt: skip
     return op
 

@@ -60,6 +60,7 @@ def unary(
         batch=nary_batch,
         partial_sums=partial_sums,
         hlo_name=hlo_name,
+        elementwise=True,
     )
 
 
@@ -86,6 +87,7 @@ def nary(
         batch=nary_batch,
         partial_sums=partial_sums,
         hlo_name=hlo_name,
+        elementwise=True,
     )
 
 
@@ -122,48 +124,58 @@ def to_bool(dtype: Any) -> Any:
 # -- numpy functions for every dtype ---------------------------------------------------------------
 
 
-def widened(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A numpy function for blocks of any float: 16- and 8-bit floats are computed in float32 and rounded once.
+# Which function computes a block depends on its dtype alone.  `impl.for_dtype(dtype)` gives that function (often one of
+# numpy's ufuncs itself) to programs, whose dtypes are known (`Op.kernel`).
 
-    The function itself stands in `.ufunc`, for those who know that their blocks are wide.
-    """
 
+def _chosen(for_dtype: Callable[[Any], Callable[..., Any]], name: str) -> Callable[..., Any]:
     def impl(*blocks: Any, **params: Any) -> Any:
+        return for_dtype(blocks[0].dtype)(*blocks, **params)
+
+    impl.for_dtype = for_dtype  # type: ignore[attr-defined]
+    impl.__name__ = name
+    return impl
+
+
+def widened(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A numpy function for blocks of any float: 16- and 8-bit floats are computed in float32 and rounded once."""
+
+    def narrow(*blocks: Any, **params: Any) -> Any:
         dtype = blocks[0].dtype
-        if dtype.itemsize > 2 or not dtypes.is_float(dtype):
-            return f(*blocks, **params)
         wide = f(*(b.astype(np.float32) if b.dtype == dtype else b for b in blocks), **params)
         return np.asarray(wide).astype(dtype)
 
-    impl.ufunc = f  # type: ignore[attr-defined]
-    impl.__name__ = getattr(f, "__name__", "impl")
-    return impl
+    def for_dtype(dtype: Any) -> Callable[..., Any]:
+        return f if dtype.itemsize > 2 or not dtypes.is_float(dtype) else narrow
+
+    return _chosen(for_dtype, getattr(f, "__name__", "impl"))
 
 
 def wrapped(f: Callable[..., Any]) -> Callable[..., Any]:
     """A numpy function for blocks of any integer: those of 2 and 4 bits are computed in 8 and wrap around."""
 
-    def impl(*blocks: Any, **params: Any) -> Any:
+    def narrow(*blocks: Any, **params: Any) -> Any:
         dtype = blocks[0].dtype
-        if dtype.itemsize > 1 or dtype.kind in "biu":
-            return f(*blocks, **params)
-        if not dtypes.is_int(dtype):
-            return f(*blocks, **params)
         wide = np.int8 if dtypes.is_signed(dtype) else np.uint8
         return np.asarray(f(*(b.astype(wide) if b.dtype == dtype else b for b in blocks), **params)).astype(dtype)
 
-    impl.ufunc = f  # type: ignore[attr-defined]
-    impl.__name__ = getattr(f, "__name__", "impl")
-    return impl
+    def for_dtype(dtype: Any) -> Callable[..., Any]:
+        plain = dtype.itemsize > 1 or dtype.kind in "biu" or not dtypes.is_int(dtype)
+        return f if plain else narrow
+
+    return _chosen(for_dtype, getattr(f, "__name__", "impl"))
 
 
 def by_kind(integers: Callable[..., Any], floats: Callable[..., Any]) -> Callable[..., Any]:
     """One numpy function for integers and bool, another for floats and complex."""
 
-    def impl(*blocks: Any, **params: Any) -> Any:
-        dtype = blocks[0].dtype
-        return (floats if dtype.kind in "fc" or dtypes.is_inexact(dtype) else integers)(*blocks, **params)
+    def for_dtype(dtype: Any) -> Callable[..., Any]:
+        return floats if dtype.kind in "fc" or dtypes.is_inexact(dtype) else integers
 
+    def impl(*blocks: Any, **params: Any) -> Any:
+        return for_dtype(blocks[0].dtype)(*blocks, **params)
+
+    impl.for_dtype = for_dtype  # type: ignore[attr-defined]
     return impl
 
 

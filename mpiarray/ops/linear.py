@@ -219,6 +219,7 @@ convert_element_type = define(
     batch=nary_batch,
     partial_sums=pass_through,
     hlo_name="convert",
+    elementwise=True,
 )
 
 copy = define(
@@ -247,6 +248,7 @@ add_any = define(
     batch=nary_batch,
     partial_sums=add_sums,
     hlo_name="add",
+    elementwise=True,
 )
 
 # -- broadcast_in_dim ----------------------------------------------------------------------------------

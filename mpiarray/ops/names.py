@@ -16,4 +16,5 @@ name = define(
     batch=nary_batch,
     partial_sums=pass_through,
     hlo_name="copy",
+    elementwise=True,
 )

@@ -103,6 +103,7 @@ select_n = define(
     batch=same_shape_batch(1),
     partial_sums=select_sums,
     hlo_name="select",
+    elementwise=True,
 )
 
 
@@ -146,6 +147,7 @@ clamp = define(
     transpose=NOT_LINEAR,
     batch=same_shape_batch(1),
     partial_sums=refuse_unreduced,
+    elementwise=True,
 )
 
 # -- values unchanged -------------------------------------------------------------------------------

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from mpiarray.compiler.cost import nbytes
+from mpiarray.compiler.passes.bodies import map_bodies
 from mpiarray.config import config
-from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, subjaxprs
+from mpiarray.core.jaxpr import Eqn, Jaxpr
 from mpiarray.core.value import Literal
 from mpiarray.ops.collectives import psum, psum_many
 from mpiarray.ops.manual import psum_invariant, unreduced_psum
@@ -27,25 +28,12 @@ _SUMS = (psum, psum_invariant, unreduced_psum)
 
 def combine(jaxpr: Jaxpr) -> Jaxpr:
     """One `psum_many` for independent sums of one dtype over the same axes, here and in the bodies of loops."""
-    eqns = [_bodies(e) for e in jaxpr.eqns]
+    jaxpr = map_bodies(jaxpr, combine)
+    eqns = list(jaxpr.eqns)
     if sum(e.op in _SUMS for e in eqns) > 1:
         eqns = _ordered(_groups(eqns, _needs(eqns)), eqns)
-    if all(a is b for a, b in zip(eqns, jaxpr.eqns)) and len(eqns) == len(jaxpr.eqns):
-        return jaxpr
-    return jaxpr.replace(eqns=eqns)
-
-
-def _bodies(eqn: Eqn) -> Eqn:
-    if not any(True for _ in subjaxprs(eqn.params)):
-        return eqn
-    params = {k: tuple(map(_body, v)) if isinstance(v, tuple) else _body(v) for k, v in eqn.params.items()}
-    return eqn.replace(params=params)
-
-
-def _body(value: Any) -> Any:
-    if isinstance(value, ClosedJaxpr):
-        return ClosedJaxpr(combine(value.jaxpr), value.consts)
-    return combine(value) if isinstance(value, Jaxpr) else value
+        jaxpr = jaxpr.replace(eqns=eqns)
+    return jaxpr
 
 
 def _needs(eqns: Sequence[Eqn]) -> list[set[int]]:

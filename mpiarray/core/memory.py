@@ -1,0 +1,121 @@
+"""Memory that is reused: what large arrays give back stays with the process, up to a limit.
+
+A new 32 MB result costs about 8,000 page faults, more than most operations on it.  C libraries give large blocks back to
+the operating system at once and ask for them again.  Where the C library is glibc, it is told to keep up to
+`MPIARRAY_POOL_BYTES` instead (`mallopt(3)`: large blocks come from the heap, and the heap's end is trimmed only beyond
+the limit).  So every array of the process gains, numpy's temporaries as well, and nothing about lifetimes changes:
+memory is used again only after its last reference is gone, because it is `free` that gives it back.
+
+The heap can only shrink at its end.  What lies free in the middle counts too: programs tell how much they allocate, and
+after each half of the limit the free bytes are looked at, and returned to the system if there are too many.
+
+With another C library (musl, macOS) nothing is changed and `stats()` says so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+from mpiarray.config import config
+
+# mallopt's parameters, from malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
+_GIB = 1 << 30
+_INT_MAX = 2**31 - 1
+_DEFAULT_MMAPS = 65536
+
+
+class _Info(ctypes.Structure):
+    """struct mallinfo2 (glibc 2.33): bytes in heap blocks (arena), in mapped ones (hblkhd), used and free (uordblks, fordblks)."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    ]
+
+
+def _glibc() -> Any:
+    """The C library where it has what is needed here, else None."""
+    try:
+        library = ctypes.CDLL(None)
+        library.gnu_get_libc_version, library.malloc_trim, library.mallopt  # noqa: B018 - AttributeError elsewhere
+        library.mallinfo2.restype = _Info
+    except (OSError, AttributeError, TypeError):
+        return None
+    return library
+
+
+_library = _glibc()
+
+
+class _State:
+    """The setting that the C library was told, and how much has been allocated since the heap was last looked at."""
+
+    setting: int | None = None
+    limit = 0
+    allocated = 0
+
+
+def default_limit() -> int:
+    """A quarter of the machine's memory for all its cores together, at most 1 GiB for a rank, at least 64 MiB."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 64 << 20
+    return min(_GIB, max(64 << 20, memory // (4 * (os.cpu_count() or 1))))
+
+
+def limit() -> int:
+    """Bytes that may stay with the process although nothing uses them; 0: memory is given back at once."""
+    return default_limit() if config.pool_bytes is None else config.pool_bytes
+
+
+def apply() -> None:
+    """Tell the C library.  Called when the package is imported, and when the setting has changed."""
+    _State.setting, _State.limit = config.pool_bytes, limit()
+    if _library is None:
+        return
+    if _State.limit:
+        # blocks that are larger than the limit are mapped one by one, as ever; versions before 2.35 refuse thresholds
+        # over 32 MiB, and then no block is mapped
+        if not _library.mallopt(_M_MMAP_THRESHOLD, min(_State.limit, _INT_MAX)):
+            _library.mallopt(_M_MMAP_MAX, 0)
+        _library.mallopt(_M_TRIM_THRESHOLD, min(_State.limit // 2, _INT_MAX))
+    else:
+        _library.mallopt(_M_MMAP_THRESHOLD, 128 << 10)
+        _library.mallopt(_M_TRIM_THRESHOLD, 128 << 10)
+        _library.mallopt(_M_MMAP_MAX, _DEFAULT_MMAPS)
+        _library.malloc_trim(0)
+
+
+def tally(nbytes: int) -> None:
+    """A program has allocated so many bytes: after each half of the limit the free part of the heap is looked at."""
+    if config.pool_bytes != _State.setting:
+        apply()
+    _State.allocated += nbytes
+    if _State.allocated > _State.limit // 2:
+        _State.allocated = 0
+        if _library is not None and _State.limit and _library.mallinfo2().fordblks > _State.limit // 2:
+            _library.malloc_trim(0)
+
+
+def stats() -> dict[str, Any]:
+    """What this rank's process holds, in bytes: `in_use` by blocks that something refers to, `held` for reuse, the `limit` of these.
+
+    `allocator` is "glibc", or None where memory is left to the C library as it is (then only `limit` is known).
+    """
+    if _library is None:
+        return {"allocator": None, "in_use": None, "held": None, "limit": 0}
+    info = _library.mallinfo2()
+    return {"allocator": "glibc", "in_use": info.uordblks + info.hblkhd, "held": info.fordblks, "limit": limit()}
+
+
+def release() -> None:
+    """Give all memory that nothing uses back to the system.  Each rank for itself."""
+    if _library is not None:
+        _library.malloc_trim(0)
+
+
+apply()

@@ -1,0 +1,46 @@
+"""Functions written as text: straight-line code that runs prepared steps.
+
+A list of steps run by a loop pays for looking each one up; the same steps as statements of one Python function do not.
+Values that the text mentions (steps, constants) are its globals.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_numbers = itertools.count()
+
+
+class Source:
+    """The text of one function, line by line."""
+
+    def __init__(self, name: str, parameters: Sequence[str]):
+        self.name = name
+        self.lines = [f"def {name}({', '.join(parameters)}):"]
+        self.values: dict[str, Any] = {}
+        self._known: dict[int, str] = {}
+        self._indent = 1
+
+    def value(self, x: Any) -> str:
+        """The name under which the text mentions an object; one object has one name."""
+        found = self._known.get(id(x))
+        if found is None:
+            found = self._known[id(x)] = f"k{len(self.values)}"
+            self.values[found] = x
+        return found
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self._indent + text)
+
+    def indent(self, by: int = 1) -> None:
+        self._indent += by
+
+    def function(self) -> Callable[..., Any]:
+        """The function."""
+        if len(self.lines) == 1:
+            self.line("pass")
+        scope = dict(self.values)
+        exec(compile("\n".join(self.lines), f"<mpiarray {self.name} {next(_numbers)}>", "exec"), scope)  # noqa: S102
+        return scope[self.name]

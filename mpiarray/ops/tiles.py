@@ -1,0 +1,354 @@
+"""`fusion`: elementwise equations on blocks of one shape, and reductions that end them, run tile by tile in cache.
+
+An array operation at a time reads and writes each temporary in memory.  Here every equation of the group runs on one
+tile (as many elements as leave all live temporaries in the second-level cache) before the next tile is begun; its
+temporaries are buffers that are used again for each tile, and only results of the group are written to memory.
+
+Operands of the group's shape are sliced; scalars, and operands that are broadcast to the shape, meet the tiles by
+numpy's broadcasting.  If all that is sliced is contiguous and nothing is broadcast along some dims only, the tiles are
+taken from the flat arrays.  Equations keep their order and their rounding: a result is the same as without fusion,
+except for sums that meet several tiles (of 32-bit floats: added in 64 bits).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpiarray.core.jaxpr import Eqn, Jaxpr
+from mpiarray.core.op import OPS, Out, Undefined, define
+from mpiarray.core.source import Source
+from mpiarray.core.value import Literal
+from mpiarray.ops.linear import broadcast_in_dim, reduce_sum
+from mpiarray.ops.reductions import reduce_and, reduce_max, reduce_min, reduce_or, reduce_prod, reduce_xor
+from mpiarray.types import dtypes
+
+Shape = tuple[int, ...]
+
+#: how a reduction's tiles are put together
+COMBINE: dict[str, Any] = {
+    reduce_sum.name: np.add,
+    reduce_prod.name: np.multiply,
+    reduce_max.name: np.maximum,
+    reduce_min.name: np.minimum,
+    reduce_and.name: np.bitwise_and,
+    reduce_or.name: np.bitwise_or,
+    reduce_xor.name: np.bitwise_xor,
+}
+
+
+def _cache_bytes() -> int:
+    """The second-level cache of a core, or half a megabyte where the system does not say."""
+    try:
+        found = os.sysconf("SC_LEVEL2_CACHE_SIZE")
+    except (ValueError, OSError):
+        found = 0
+    return found if found > 0 else 512 << 10
+
+
+CACHE_BYTES = _cache_bytes()
+_FEWEST = 2048  # elements of a tile: below it the calls cost more than the work
+_MOST = 65536
+
+
+class _Scan(NamedTuple):
+    """Which parts of the arrays a tile is, for one shape that is sliced: one index and the tile's shape per tile."""
+
+    indices: list[tuple[slice, ...]]
+    shapes: list[Shape]
+
+
+def scan(shape: Shape, size: int) -> _Scan:
+    """Tiles of at most about `size` elements: whole trailing dims, a part of one dim, single steps along those before it."""
+    inner, cut = 1, len(shape) - 1
+    while cut > 0 and inner * shape[cut] <= size:
+        inner *= shape[cut]
+        cut -= 1
+    step = max(1, min(shape[cut], size // inner))
+    starts = [range(n) for n in shape[:cut]]
+    whole = tuple(slice(0, n) for n in shape[cut + 1 :])
+    indices, shapes = [], []
+    for outer in itertools.product(*starts):
+        head = tuple(slice(k, k + 1) for k in outer)
+        for a in range(0, shape[cut], step):
+            b = min(a + step, shape[cut])
+            indices.append((*head, slice(a, b), *whole))
+            shapes.append((*(1 for _ in outer), b - a, *shape[cut + 1 :]))
+    return _Scan(indices, shapes)
+
+
+def _index_of(index: tuple[slice, ...], shape: Shape) -> tuple[Any, ...]:
+    """A tile's place in an operand of that shape, whose dims are the group's or 1."""
+    return tuple(slice(None) if n == 1 else s for s, n in zip(index, shape)) + (Ellipsis,)
+
+
+class Accumulator(NamedTuple):
+    """A reduction over tiles: which dims are summed, of what dtype the running result is, how parts join."""
+
+    axes: tuple[int, ...]
+    dtype: Any
+    combine: Any
+    start: Any
+
+
+def accumulator(eqn: Eqn) -> Accumulator:
+    """How the tiles of a reduction join; sums of 32-bit floats run in 64 bits."""
+    dtype = dtypes.storage(eqn.outvars[0].aval.dtype)
+    wide = dtype
+    if eqn.op is reduce_sum and dtype.kind in "fc":
+        wide = np.dtype(np.float64 if dtype.kind == "f" else np.complex128)
+    empty = np.zeros((0,), dtype)
+    params = {k: v for k, v in eqn.params.items() if k != "axes"}
+    start = np.asarray(eqn.op.kernel(dtype)(empty, axes=(0,), **params)).astype(wide)
+    return Accumulator(eqn.params["axes"], wide, COMBINE[eqn.op.name], start)
+
+
+def joins_over_tiles(eqn: Eqn) -> bool:
+    """Whether a reduction may end a group: what is accumulated tile by tile must be as exact as numpy's reduction."""
+    dtype = dtypes.storage(eqn.outvars[0].aval.dtype)
+    return eqn.op.name in COMBINE and dtype.kind in "biufc" and (dtype.kind not in "fc" or dtype.itemsize > 2)
+
+
+# -- the runner -------------------------------------------------------------------------------------------------------
+
+
+class Tiled:
+    """A group prepared for blocks of one shape: `run(*blocks)` gives its results."""
+
+    def __init__(self, jaxpr: Jaxpr, shape: Shape):
+        self.jaxpr = jaxpr
+        self.shape = shape
+        self.sizes = {v: v.aval.shape for v in jaxpr.invars}
+        self.views = {e.outvars[0]: e for e in jaxpr.eqns if e.op is broadcast_in_dim}
+        self.steps = [e for e in jaxpr.eqns if e.op is not broadcast_in_dim]
+        self.sums = {e.outvars[0]: accumulator(e) for e in self.steps if e.op.name in COMBINE}
+        self.results = [v for v in jaxpr.outvars if v not in self.sums]
+        self.buffers = _Buffers(self.steps, {*self.results, *self.sums, *self.views})
+        size = CACHE_BYTES // 2 // max(1, self._bytes_per_element())
+        self.size = max(_FEWEST, min(_MOST, size))
+        self._in_dims = self._prepare(shape)
+        self._flat = self._prepare((math.prod(shape),)) if self._may_be_flat() else None
+        self._sliced = [k for k, v in enumerate(jaxpr.invars) if v.aval.shape == shape]
+
+    def _bytes_per_element(self) -> int:
+        arrays = [v for v in self.jaxpr.invars if v.aval.shape == self.shape]
+        return sum(self.buffers.itemsizes) + sum(
+            dtypes.storage(v.aval.dtype).itemsize for v in (*arrays, *self.results)
+        )
+
+    def _may_be_flat(self) -> bool:
+        """Nothing is broadcast along some dims only, and sums are over all dims."""
+        used = {v for e in self.steps for v in e.invars if not isinstance(v, Literal)}
+        shapes = [self.expanded(v) for v in used if v in self.sizes or v in self.views]
+        return (
+            len(self.shape) > 0
+            and all(s == self.shape or math.prod(s) == 1 for s in shapes)
+            and all(len(a.axes) == len(self.shape) for a in self.sums.values())
+        )
+
+    def expanded(self, v: Any) -> Shape:
+        """The shape in which an operand, or an operand's broadcast, meets the tiles: dims of the group or 1."""
+        eqn = self.views.get(v)
+        shape = v.aval.shape
+        if eqn is None:
+            return shape if shape else (1,) * len(self.shape)
+        inner = [1] * len(self.shape)
+        for n, d in zip(eqn.invars[0].aval.shape, eqn.params["broadcast_dimensions"]):
+            inner[d] = n
+        return tuple(inner)
+
+    def __call__(self, *blocks: Any) -> Any:
+        if self._flat is not None and all([blocks[k].flags.c_contiguous for k in self._sliced]):
+            return self._flat(*blocks)
+        return self._in_dims(*blocks)
+
+    def _prepare(self, shape: Shape) -> Callable[..., Any]:
+        return _Writer(self, shape).function()
+
+
+class _Buffers:
+    """Which temporary buffer each value of a tile is in: a buffer is free again after its value's last use.
+
+    Only values that a ufunc can write into a given array have one; what other functions return lives as long as its
+    name, and may be a view of an operand, whose buffer therefore stays.  A ufunc may write over its own operand.
+    """
+
+    def __init__(self, steps: Sequence[Eqn], kept: set[Any]):
+        self.of: dict[Any, int] = {}
+        self.dtypes: list[Any] = []
+        last = {v: k for k, e in enumerate(steps) for v in e.invars if not isinstance(v, Literal)}
+        viewed = {v for e in steps if ufunc_of(e) is None for v in e.invars}
+        free: list[int] = []
+        for k, eqn in enumerate(steps):
+            done = {v for v in eqn.invars if v in self.of and last[v] == k and v not in viewed}
+            free += sorted(self.of[v] for v in done)
+            (out,) = eqn.outvars
+            if out in kept or ufunc_of(eqn) is None:
+                continue
+            dtype = dtypes.storage(out.aval.dtype)
+            found = next((b for b in free if self.dtypes[b] == dtype), None)
+            if found is None:
+                found = len(self.dtypes)
+                self.dtypes.append(dtype)
+            else:
+                free.remove(found)
+            self.of[out] = found
+        self.itemsizes = [d.itemsize for d in self.dtypes]
+
+
+def ufunc_of(eqn: Eqn) -> Any:
+    """The ufunc that an equation is, and which can write into a given array; else None."""
+    if eqn.params or not eqn.op.elementwise:
+        return None
+    found = eqn.op.kernel(dtypes.storage(eqn.invars[0].aval.dtype))
+    return found if isinstance(found, np.ufunc) and found.nout == 1 and found.nin == len(eqn.invars) else None
+
+
+def kernel_of(eqn: Eqn) -> Callable[..., Any]:
+    """The function of blocks that an equation without communication is."""
+    run = eqn.op.kernel(dtypes.storage(eqn.invars[0].aval.dtype)) if eqn.invars else eqn.op.impl
+    assert run is not None, f"{eqn.op.name} has no impl"
+    return partial(run, **eqn.params) if eqn.params else run
+
+
+class _Writer:
+    """The text of a runner for tiles of arrays of `shape` (the group's, or its flat one)."""
+
+    def __init__(self, tiled: Tiled, shape: Shape):
+        self.tiled = tiled
+        self.shape = shape
+        self.flat = shape != tiled.shape
+        self.tiles = scan(shape, tiled.size)
+        self.source = Source("fusion", [f"a{k}" for k in range(len(tiled.jaxpr.invars))])
+        self.names: dict[Any, str] = {v: f"a{k}" for k, v in enumerate(tiled.jaxpr.invars)}
+        self.sliced: list[tuple[str, str]] = []  # what the loop slices: name in the tile, indices
+
+    def function(self) -> Callable[..., Any]:
+        line, value, tiled = self.source.line, self.source.value, self.tiled
+        self._operands()
+        results = [self._allocate(v) for v in tiled.jaxpr.outvars]
+        tiles = list(enumerate(self._numbers()))
+        line(f"w = {value(self._workspace)}()")
+        line(f"for i, t in {value(tiles)}:")
+        self.source.indent()
+        line("w_ = w[t]")
+        for name, indices in self.sliced:
+            line(f"{name}_ = {name}[{indices}[i]]")
+        for eqn in tiled.steps:
+            self._step(eqn)
+        self.source.indent(-1)
+        line(f"return [{', '.join(results)}]")
+        return self.source.function()
+
+    def _numbers(self) -> list[int]:
+        """For each tile the number of its shape."""
+        self.shapes = list(dict.fromkeys(self.tiles.shapes))
+        number = {s: k for k, s in enumerate(self.shapes)}
+        return [number[s] for s in self.tiles.shapes]
+
+    def _workspace(self) -> list[list[np.ndarray]]:
+        """New buffers: for each shape of tiles, the views of that shape."""
+        size = max(map(math.prod, self.shapes), default=0)
+        whole = [np.empty(size, d) for d in self.tiled.buffers.dtypes]
+        return [[b[: math.prod(s)].reshape(s) for b in whole] for s in self.shapes]
+
+    def _slice(self, name: str, shape: Shape) -> str:
+        """The name of a tile's part of an array whose dims are the group's or 1."""
+        if all(n == 1 for n in shape) and any(n != 1 for n in self.shape):
+            return name
+        indices = self.tiles.indices if shape == self.shape else [_index_of(i, shape) for i in self.tiles.indices]
+        if shape == self.shape and len(shape) == 1:
+            indices = [i[0] for i in indices]  # type: ignore[misc]
+        self.sliced.append((name, self.source.value(indices)))
+        return f"{name}_"
+
+    def _operands(self) -> None:
+        """Views of the operands in the group's dims."""
+        used = {v for e in self.tiled.steps for v in e.invars if not isinstance(v, Literal)}
+        for k, v in enumerate([v for v in (*self.tiled.jaxpr.invars, *self.tiled.views) if v in used]):
+            eqn = self.tiled.views.get(v)
+            origin = v if eqn is None else eqn.invars[0]
+            shape = self.tiled.expanded(v)
+            if self.flat:
+                shape = self.shape if shape == self.tiled.shape else (1,)
+            name = f"x{k}"
+            text = self.source.value(origin.val) if isinstance(origin, Literal) else self.names[origin]
+            if not origin.aval.ndim and eqn is None:
+                self.source.line(f"{name} = {text}")  # scalars stay scalars
+            elif isinstance(origin, Literal):
+                self.source.line(f"{name} = {text}")
+            elif origin.aval.shape == shape:
+                self.source.line(f"{name} = {text}")
+            else:
+                self.source.line(f"{name} = {self.source.value(np.reshape)}({text}, {self.source.value(shape)})")
+            scalar = not origin.aval.ndim
+            self.names[v] = name if scalar else self._slice(name, shape)
+
+    def _allocate(self, v: Any) -> str:
+        """The array of a result; in the loop its part is known by the variable's name."""
+        line, value = self.source.line, self.source.value
+        name = f"o{len(self.names)}"
+        acc = self.tiled.sums.get(v)
+        dtype = dtypes.storage(v.aval.dtype) if acc is None else acc.dtype
+        line(f"{name} = {value(np.empty)}({value(v.aval.shape)}, {value(dtype)})")
+        if acc is None:
+            flat = f"{name}v"
+            line(f"{flat} = {name}.reshape({value(self.shape)})" if self.flat else f"{flat} = {name}")
+            self.names[v] = self._slice(flat, self.shape)
+            return name
+        line(f"{name}[...] = {value(acc.start)}")
+        axes = range(len(self.shape)) if self.flat else acc.axes
+        places = [(*(s for d, s in enumerate(i) if d not in axes), Ellipsis) for i in self.tiles.indices]
+        self.sliced.append((name, value(places)))
+        self.names[v] = f"{name}_"
+        final = dtypes.storage(v.aval.dtype)
+        return name if final == dtype else f"{name}.astype({value(final)})"
+
+    def _step(self, eqn: Eqn) -> None:
+        line, value, tiled = self.source.line, self.source.value, self.tiled
+        (out,) = eqn.outvars
+        ins = ", ".join(value(v.val) if isinstance(v, Literal) else self.names[v] for v in eqn.invars)
+        acc = tiled.sums.get(out)
+        if acc is not None:
+            params = dict(eqn.params, axes=tuple(range(len(self.shape)))) if self.flat else eqn.params
+            run = partial(eqn.op.kernel(dtypes.storage(out.aval.dtype)), **params)
+            into = self.names[out]
+            line(f"{value(acc.combine)}({into}, {value(run)}({ins}), {into})")
+            return
+        ufunc = ufunc_of(eqn)
+        if out in tiled.buffers.of:
+            self.names[out] = f"v{len(self.names)}"
+            line(f"{self.names[out]} = {value(ufunc)}({ins}, w_[{tiled.buffers.of[out]}])")
+        elif out in tiled.results and ufunc is not None:
+            line(f"{value(ufunc)}({ins}, {self.names[out]})")
+        elif out in tiled.results:
+            line(f"{self.names[out]}[...] = {value(kernel_of(eqn))}({ins})")
+        else:
+            self.names[out] = f"v{len(self.names)}"
+            line(f"{self.names[out]} = {value(kernel_of(eqn))}({ins})")
+
+
+def _build(ctx: Any, *, jaxpr: Jaxpr, shape: Shape) -> Callable[..., Any]:
+    return Tiled(jaxpr, shape)
+
+
+_NEVER = Undefined("groups are made after differentiation and batching, of blocks")
+
+fusion = define(
+    "fusion",
+    type_rule=lambda *xs, jaxpr, shape: [Out(v.aval.shape, v.aval.dtype, v.aval.weak_type) for v in jaxpr.outvars],
+    plan=Undefined("it works on blocks"),
+    build=_build,
+    jvp=_NEVER,
+    transpose=_NEVER,
+    batch=_NEVER,
+    multiple_results=True,
+)
+
+REDUCTIONS = frozenset(OPS[name] for name in COMBINE)
