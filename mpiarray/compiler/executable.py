@@ -1,28 +1,34 @@
-"""Running a local program: a flat list of prepared steps over slots.
+"""Running a local program: its steps as the statements of one function.
 
 Everything that depends on the rank is resolved when an executable is built (`Op.build`): groups, coordinates, slices of
-this rank.  Calling it does no type work: each step is a function of blocks.  Steps whose operands are all constant and
-small are run once, at build time.
+this rank.  Calling it does no type work: each step is a function of blocks, and the program is a Python function that
+calls them one after another.  Steps whose operands are all constant and small are run once, at build time.  A large
+block is forgotten after its last use.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mpiarray.comm import watch
+from mpiarray.compiler import quiet
+from mpiarray.compiler.cost import nbytes
 from mpiarray.config import config
+from mpiarray.core import memory
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
 from mpiarray.core.op import Op
+from mpiarray.core.source import Source
 from mpiarray.core.value import Literal
+from mpiarray.ops.tiles import fusion, kernel_of, ufunc_of
 from mpiarray.types.mesh import AbstractMesh
 
 _FOLD_LIMIT = 4096  # elements; larger constants are made when they are needed
+_FORGET_BYTES = 16384  # smaller blocks may live until the program ends
+_TALLY_BYTES = 1 << 20  # programs that allocate less do not matter to the heap
 
 Run = Callable[..., Any]
 
@@ -35,15 +41,16 @@ COMMUNICATING = frozenset(
 class Executable:
     """A program of blocks: `run(*blocks)` gives a list of blocks.
 
-    `device_ids` are the world ranks in the mesh's flat order (None: each rank runs it alone, on its own copies).
+    `device_ids` are the world ranks in the mesh's flat order (None: each rank runs it alone, on its own copies).  With
+    `complete`, numpy's warnings are off while it runs, and its results are blocks that stand for themselves (`own_block`).
     """
 
-    def __init__(self, local: ClosedJaxpr, device_ids: tuple[int, ...] | None, rank: int):
+    def __init__(self, local: ClosedJaxpr, device_ids: tuple[int, ...] | None, rank: int, *, complete: bool = False):
         self.local = local
         self.device_ids = device_ids
         self.rank = rank
         self.contexts: dict[AbstractMesh, DeviceContext] = {}
-        self.run: Run = self._compile(local.jaxpr, local.consts)
+        self.run: Run = _Writer(self, local.jaxpr, local.consts, complete).function()
 
     def context(self, mesh: AbstractMesh) -> DeviceContext:
         found = self.contexts.get(mesh)
@@ -54,7 +61,7 @@ class Executable:
 
     def compile(self, local: ClosedJaxpr) -> Run:
         """A program of blocks that a step of this one runs (the body of a loop), prepared on the same devices."""
-        return self._compile(local.jaxpr, local.consts)
+        return _Writer(self, local.jaxpr, local.consts, False).function()
 
     def prepare(self, eqn: Eqn) -> Run:
         """The function of blocks that an equation is."""
@@ -63,53 +70,110 @@ class Executable:
             step = op.build(self.context(eqn.mesh), **eqn.params)
             watched = (config.check or config.timeout) and op.hlo_name in COMMUNICATING
             return _described(step, eqn) if watched else step
-        assert op.impl is not None, f"{op.name} has neither impl nor build"
-        return partial(op.impl, **eqn.params) if eqn.params else op.impl
+        return kernel_of(eqn)
 
-    def _compile(self, jaxpr: Jaxpr, consts: Sequence[Any]) -> Run:
-        slots: dict[Any, int] = {}
-        initial: list[Any] = []
-        known: set[int] = set()
 
-        def slot(v: Var, value: Any = None, constant: bool = False) -> int:
-            slots[v] = len(initial)
-            if constant:
-                known.add(len(initial))
-            initial.append(value)
-            return slots[v]
+class _Writer:
+    """Writes the function of a jaxpr of blocks."""
 
-        for v in jaxpr.invars:
-            slot(v)
-        for v, c in zip(jaxpr.constvars, consts):
-            slot(v, c, True)
+    def __init__(self, executable: Executable, jaxpr: Jaxpr, consts: Sequence[Any], complete: bool):
+        self.executable, self.jaxpr, self.complete = executable, jaxpr, complete
+        self.source = Source("program", [f"a{k}" for k in range(len(jaxpr.invars))])
+        self.names: dict[Var, str] = {v: f"a{k}" for k, v in enumerate(jaxpr.invars)}
+        self.known: dict[Var, Any] = dict(zip(jaxpr.constvars, consts))  # values that do not depend on the arguments
+        self.makers: dict[Var, Eqn] = {}
+        self.allocated = 0
 
-        def read(atom: Any) -> int:
-            if isinstance(atom, Literal):
-                initial.append(atom.val)
-                known.add(len(initial) - 1)
-                return len(initial) - 1
-            return slots[atom]
+    def function(self) -> Run:
+        state = quiet.STATE if self.complete and self.jaxpr.eqns else None
+        line, value = self.source.line, self.source.value
+        if state is not None:
+            line(f"token = {value(state.set)}({value(state.ignore)})")
+            line("try:")
+            self.source.indent()
+        self._steps()
+        if self.allocated >= _TALLY_BYTES:
+            line(f"{value(memory.tally)}({self.allocated})")
+        line(f"return [{', '.join(map(self._result, self.jaxpr.outvars))}]")
+        if state is not None:
+            self.source.indent(-1)
+            line("finally:")
+            line(f"    {value(state.reset)}(token)")
+        run = self.source.function()
+        return quiet.with_errstate(run) if self.complete and quiet.STATE is None else run
 
-        steps: list[tuple[Run, tuple[int, ...], tuple[int, ...], bool]] = []
-        for eqn in jaxpr.eqns:
-            run = self.prepare(eqn)
-            ins = tuple(read(a) for a in eqn.invars)
-            foldable = (
-                not eqn.op.effects
-                and all(i in known for i in ins)
-                and all(v.aval.size <= _FOLD_LIMIT for v in eqn.outvars)
-            )
-            foldable = foldable and (eqn.op.build is None or not ins)
-            if foldable:
-                value = run(*(initial[i] for i in ins))
-                values = value if eqn.op.multiple_results else (value,)
-                for v, x in zip(eqn.outvars, values):
-                    slot(v, x, True)
+    def _steps(self) -> None:
+        last: dict[Any, int] = {v: k for k, e in enumerate(self.jaxpr.eqns) for v in (*e.invars, *e.outvars)}
+        kept = {v for v in self.jaxpr.outvars if not isinstance(v, Literal)}
+        for k, eqn in enumerate(self.jaxpr.eqns):
+            run = self.executable.prepare(eqn)
+            if self._foldable(eqn):
+                found = run(*map(self._constant, eqn.invars))
+                self.known.update(zip(eqn.outvars, found if eqn.op.multiple_results else (found,)))
                 continue
-            outs = tuple(slot(v) for v in eqn.outvars)
-            steps.append((run, ins, outs, eqn.op.multiple_results))
-        results = tuple(read(a) for a in jaxpr.outvars)
-        return _runner(len(jaxpr.invars), initial, steps, results)
+            self._step(eqn, run)
+            dead = [
+                self.names[v]
+                for v in dict.fromkeys((*eqn.invars, *eqn.outvars))
+                if last[v] == k and v in self.names and v not in kept and nbytes(v.aval) >= _FORGET_BYTES
+            ]
+            if dead:
+                self.source.line(f"{' = '.join(dead)} = None")
+
+    def _foldable(self, eqn: Eqn) -> bool:
+        return (
+            not eqn.op.effects
+            and all(isinstance(v, Literal) or v in self.known for v in eqn.invars)
+            and all(v.aval.size <= _FOLD_LIMIT for v in eqn.outvars)
+            and (eqn.op.build is None or not eqn.invars)
+        )
+
+    def _constant(self, atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else self.known[atom]
+
+    def _read(self, atom: Any) -> str:
+        if isinstance(atom, Literal) or atom in self.known:
+            return self.source.value(self._constant(atom))
+        return self.names[atom]
+
+    def _step(self, eqn: Eqn, run: Run) -> None:
+        call = f"{self.source.value(run)}({', '.join(map(self._read, eqn.invars))})"
+        for v in eqn.outvars:
+            self.names[v] = f"v{len(self.names)}"
+            self.makers[v] = eqn
+            self.allocated += nbytes(v.aval)
+        names = ", ".join(self.names[v] for v in eqn.outvars)
+        if eqn.op.multiple_results:
+            self.source.line(f"[{names}] = {call}" if names else call)
+        else:
+            self.source.line(f"{names} = {call}")
+
+    def _result(self, atom: Any) -> str:
+        name = self._read(atom)
+        if not self.complete:
+            return name
+        own = f"{self.source.value(own_block)}({name})"
+        eqn = self.makers.get(atom) if isinstance(atom, Var) else None
+        if eqn is None or not atom.aval.ndim:
+            return own
+        if eqn.op is fusion:
+            return name
+        return f"{name} if {name}.flags.c_contiguous else {own}" if ufunc_of(eqn) is not None else own
+
+
+def own_block(b: Any) -> np.ndarray:
+    """A result as a block: row-major, and not a small view that keeps a large buffer alive."""
+    if type(b) is not np.ndarray:
+        return np.asarray(b)
+    flags = b.flags
+    if flags.owndata and flags.c_contiguous:
+        return b
+    if not flags.c_contiguous:
+        return np.asarray(b, order="C")
+    base = b.base
+    while base is not None and type(base) is np.ndarray and base.base is not None:
+        base = base.base
+    return b if type(base) is np.ndarray and base.nbytes == b.nbytes else b.copy()
 
 
 def _described(step: Run, eqn: Eqn) -> Run:
@@ -122,83 +186,3 @@ def _described(step: Run, eqn: Eqn) -> Run:
         return step(*blocks)
 
     return run
-
-
-def _runner(arity: int, initial: list[Any], steps: list[Any], results: tuple[int, ...]) -> Run:
-    """The function that runs prepared steps; short programs get a function of their own."""
-    if not steps:
-        values = list(initial)
-
-        def nothing(*blocks: Any) -> list[Any]:
-            return [blocks[i] if i < arity else values[i] for i in results]
-
-        return nothing
-    if len(steps) == 1:
-        (run, ins, outs, several) = steps[0]
-        if not several and results == outs:
-            return _single(run, ins, arity, initial)
-    last_use: dict[int, int] = {}
-    for k, (_, ins, outs, _) in enumerate(steps):
-        for i in (*ins, *outs):
-            last_use[i] = k
-    fixed = {i for i in range(len(initial)) if initial[i] is not None} | set(results)
-    dead: dict[int, list[int]] = {}
-    for i, k in last_use.items():
-        if i not in fixed:
-            dead.setdefault(k, []).append(i)
-    plan = [
-        (
-            run,
-            _getter(ins),
-            outs[0] if not several else outs,
-            several,
-            tuple(dead.get(k, ())),
-        )
-        for k, (run, ins, outs, several) in enumerate(steps)
-    ]
-    tail = initial[arity:]
-
-    def execute(*blocks: Any) -> list[Any]:
-        env = [*blocks, *tail]
-        for run, get, out, several, done in plan:
-            if several:
-                for o, x in zip(out, run(*get(env))):
-                    env[o] = x
-                x = None  # or it would keep the last block alive
-            else:
-                env[out] = run(*get(env))
-            for i in done:
-                env[i] = None
-        return [env[i] for i in results]
-
-    return execute
-
-
-def _getter(ins: tuple[int, ...]) -> Callable[[list[Any]], tuple[Any, ...]]:
-    if len(ins) == 1:
-        only = ins[0]
-        return lambda env: (env[only],)
-    if not ins:
-        return lambda env: ()
-    return operator.itemgetter(*ins)
-
-
-def _single(run: Run, ins: tuple[int, ...], arity: int, initial: list[Any]) -> Run:
-    if ins == tuple(range(arity)):
-        return lambda *blocks: [run(*blocks)]
-    if ins == (0, 0) and arity == 1:
-        return lambda x: [run(x, x)]
-    if len(ins) == 2 and arity == 1 and ins[0] == 0:
-        right = initial[ins[1]]
-        return lambda x: [run(x, right)]
-    if len(ins) == 2 and arity == 1 and ins[1] == 0:
-        left = initial[ins[0]]
-        return lambda x: [run(left, x)]
-    tail = initial[arity:]
-    get = _getter(ins)
-    return lambda *blocks: [run(*get([*blocks, *tail]))]
-
-
-def as_block(x: Any) -> np.ndarray:
-    """A step's result as a block: an ndarray."""
-    return x if type(x) is np.ndarray else np.asarray(x)

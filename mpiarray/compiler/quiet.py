@@ -8,28 +8,38 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 Run = Callable[..., Any]
 
 
-def _numpys_state() -> tuple[Any, Any] | None:
-    """(context variable, the state that ignores everything), None where this numpy has no such things."""
+class State(NamedTuple):
+    """`token = set(ignore)` turns warnings off, `reset(token)` puts back what was there."""
+
+    set: Callable[[Any], Any]
+    reset: Callable[[Any], Any]
+    ignore: Any
+
+
+def _numpys_state() -> State | None:
+    """None where this numpy has no such things."""
     try:
         umath = importlib.import_module("numpy._core.umath")
         variable = umath._extobj_contextvar
         with np.errstate(all="ignore"):
-            return variable, variable.get()
+            return State(variable.set, variable.reset, variable.get())
     except (ImportError, AttributeError, LookupError):
         return None
 
 
-_STATE = _numpys_state()
+STATE = _numpys_state()
 
 
-def _with_errstate(run: Run) -> Run:
+def with_errstate(run: Run) -> Run:
+    """`run` without warnings, by numpy's public means."""
+
     def quiet(*blocks: Any) -> Any:
         with np.errstate(all="ignore"):
             return run(*blocks)
@@ -38,9 +48,8 @@ def _with_errstate(run: Run) -> Run:
 
 
 def _with_variable(run: Run) -> Run:
-    assert _STATE is not None, "numpy's state was found"
-    variable, ignore = _STATE
-    set_state, reset = variable.set, variable.reset
+    assert STATE is not None, "numpy's state was found"
+    set_state, reset, ignore = STATE
 
     def quiet(*blocks: Any) -> Any:
         token = set_state(ignore)
@@ -52,4 +61,4 @@ def _with_variable(run: Run) -> Run:
     return quiet
 
 
-quietly: Callable[[Run], Run] = _with_errstate if _STATE is None else _with_variable
+quietly: Callable[[Run], Run] = with_errstate if STATE is None else _with_variable

@@ -42,5 +42,5 @@ class Source:
         if len(self.lines) == 1:
             self.line("pass")
         scope = dict(self.values)
-        exec(compile("\n".join(self.lines), f"<mpiarray {self.name} {next(_numbers)}>", "exec"), scope)  # noqa: S102
+        exec(compile("\n".join(self.lines), f"<mpiarray {self.name} {next(_numbers)}>", "exec"), scope)
         return scope[self.name]

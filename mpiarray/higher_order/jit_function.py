@@ -21,7 +21,7 @@ from mpiarray.core.value import Value, aval_of
 from mpiarray.higher_order import shardings as jit_shardings
 from mpiarray.higher_order.arguments import StaticSplit, flatten_call, join_static, split_static
 from mpiarray.runtime.array import ArrayImpl, from_host
-from mpiarray.runtime.eager import common_devices, compile_for, own_block
+from mpiarray.runtime.eager import common_devices, compile_for
 from mpiarray.runtime.nans import check_nans
 from mpiarray.runtime.placed import Placed, devices_of
 from mpiarray.transforms.batching import call_batch
@@ -221,7 +221,7 @@ def execute(ready: Ready, leaves: Sequence[ArrayImpl]) -> Any:
         results: list[Any] = [ArrayImpl(p, None) for p in ready.outs]
     else:
         blocks = ready.run(*[c._block for c in ready.staged.consts], *[x._block for x in leaves])
-        results = [ArrayImpl(p, jit_shardings.in_order(own_block(b), p)) for p, b in zip(ready.outs, blocks)]
+        results = [ArrayImpl(p, jit_shardings.in_order(b, p)) for p, b in zip(ready.outs, blocks)]
         if config.jax_debug_nans:
             check_nans(ready.staged.name, results)
     if ready.donated or ready.unusable:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mpiarray import comm
-from mpiarray.compiler.executable import COMMUNICATING, Executable
+from mpiarray.compiler.executable import COMMUNICATING, Executable, own_block
 from mpiarray.compiler.quiet import quietly
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.infer import infer
@@ -31,7 +31,7 @@ from mpiarray.higher_order.sub_mesh import SubMesh
 from mpiarray.ops.collectives import psum_many
 from mpiarray.ops.manual import align
 from mpiarray.runtime.array import ArrayImpl
-from mpiarray.runtime.eager import compile_for, own_block
+from mpiarray.runtime.eager import compile_for
 from mpiarray.transforms.evaluate import eval_jaxpr
 from mpiarray.transforms.traced_array import TracedArray
 from mpiarray.types.aval import ShapedArray

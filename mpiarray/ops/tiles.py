@@ -164,7 +164,7 @@ class Tiled:
         return tuple(inner)
 
     def __call__(self, *blocks: Any) -> Any:
-        if self._flat is not None and all([blocks[k].flags.c_contiguous for k in self._sliced]):
+        if self._flat is not None and all(blocks[k].flags.c_contiguous for k in self._sliced):
             return self._flat(*blocks)
         return self._in_dims(*blocks)
 
@@ -182,7 +182,7 @@ class _Buffers:
     def __init__(self, steps: Sequence[Eqn], kept: set[Any]):
         self.of: dict[Any, int] = {}
         self.dtypes: list[Any] = []
-        last = {v: k for k, e in enumerate(steps) for v in e.invars if not isinstance(v, Literal)}
+        last: dict[Any, int] = {v: k for k, e in enumerate(steps) for v in e.invars if not isinstance(v, Literal)}
         viewed = {v for e in steps if ufunc_of(e) is None for v in e.invars}
         free: list[int] = []
         for k, eqn in enumerate(steps):
@@ -262,9 +262,9 @@ class _Writer:
         """The name of a tile's part of an array whose dims are the group's or 1."""
         if all(n == 1 for n in shape) and any(n != 1 for n in self.shape):
             return name
-        indices = self.tiles.indices if shape == self.shape else [_index_of(i, shape) for i in self.tiles.indices]
-        if shape == self.shape and len(shape) == 1:
-            indices = [i[0] for i in indices]  # type: ignore[misc]
+        indices: list[Any] = [_index_of(i, shape) for i in self.tiles.indices]
+        if shape == self.shape:
+            indices = [i[0] for i in self.tiles.indices] if len(shape) == 1 else self.tiles.indices
         self.sliced.append((name, self.source.value(indices)))
         return f"{name}_"
 
@@ -279,11 +279,7 @@ class _Writer:
                 shape = self.shape if shape == self.tiled.shape else (1,)
             name = f"x{k}"
             text = self.source.value(origin.val) if isinstance(origin, Literal) else self.names[origin]
-            if not origin.aval.ndim and eqn is None:
-                self.source.line(f"{name} = {text}")  # scalars stay scalars
-            elif isinstance(origin, Literal):
-                self.source.line(f"{name} = {text}")
-            elif origin.aval.shape == shape:
+            if not origin.aval.ndim or origin.aval.shape == shape:  # scalars stay scalars
                 self.source.line(f"{name} = {text}")
             else:
                 self.source.line(f"{name} = {self.source.value(np.reshape)}({text}, {self.source.value(shape)})")

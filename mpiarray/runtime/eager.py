@@ -15,7 +15,6 @@ import numpy as np
 from mpiarray import comm
 from mpiarray.compiler.executable import Executable
 from mpiarray.compiler.pipeline import lower
-from mpiarray.compiler.quiet import quietly
 from mpiarray.config import config
 from mpiarray.core.infer import infer
 from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
@@ -66,10 +65,9 @@ class EvalTrace(Trace):
         if run is None:
             results = [ArrayImpl(p, None) for p in outs]
         elif several:
-            results = [ArrayImpl(p, own_block(b)) for p, b in zip(outs, run(*blocks))]
+            results = [ArrayImpl(p, b) for p, b in zip(outs, run(*blocks))]
         else:
-            (b,) = run(*blocks)
-            results = (ArrayImpl(outs[0], own_block(b)),)
+            results = (ArrayImpl(outs[0], run(*blocks)[0]),)
         if config.jax_debug_nans and run is not None:
             check_nans(op.name, results)
         return results if several else results[0]
@@ -87,21 +85,6 @@ def _remember(key: Any, entry: Any) -> None:
         for old in list(_cache)[: _CACHE_SIZE // 2]:
             del _cache[old]
     _cache[key] = entry
-
-
-def own_block(b: Any) -> np.ndarray:
-    """A result as a block: row-major, and not a small view that keeps a large buffer alive."""
-    if type(b) is not np.ndarray:
-        return np.asarray(b)
-    flags = b.flags
-    if flags.owndata and flags.c_contiguous:
-        return b
-    if not flags.c_contiguous:
-        return np.asarray(b, order="C")
-    base = b.base
-    while base is not None and type(base) is np.ndarray and base.base is not None:
-        base = base.base
-    return b if type(base) is np.ndarray and base.nbytes == b.nbytes else b.copy()
 
 
 def _prepare(op: Op, args: Sequence[Any], keys: Sequence[Any], params: dict[str, Any]) -> tuple[Any, bool]:
@@ -134,8 +117,7 @@ def compile_for(
     rank = comm.rank()
     if ids is not None and rank not in ids:
         return None, outs
-    executable = Executable(local, ids, rank)
-    return quietly(executable.run), outs
+    return Executable(local, ids, rank, complete=True).run, outs
 
 
 def program_mesh(jaxpr: ClosedJaxpr, args: Sequence[Placed]) -> AbstractMesh:

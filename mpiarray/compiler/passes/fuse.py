@@ -82,13 +82,12 @@ class _Group:
 class _Fuser:
     def __init__(self, jaxpr: Jaxpr):
         self.jaxpr = jaxpr
-        self.readers: dict[Var, list[Eqn | None]] = {}
+        self.readers: dict[Atom, list[Eqn | None]] = {}
         for eqn in jaxpr.eqns:
-            for v in {v for v in eqn.invars if not isinstance(v, Literal)}:
+            for v in dict.fromkeys(eqn.invars):
                 self.readers.setdefault(v, []).append(eqn)
         for v in jaxpr.outvars:
-            if not isinstance(v, Literal):
-                self.readers.setdefault(v, []).append(None)
+            self.readers.setdefault(v, []).append(None)
         self.open: dict[Var, _Group] = {}  # the open group that makes, or reads, a variable
         self.maker: dict[Var, _Group] = {}
         self.broadcasts: dict[Var, Eqn] = {}  # not yet written

@@ -1,0 +1,148 @@
+"""Memory that is kept for reuse: it is reused, it is bounded, and nobody's values change."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from mpiarray.core import memory
+
+GLIBC = memory.stats()["allocator"] == "glibc"
+needs_glibc = pytest.mark.skipif(not GLIBC, reason="another C library than glibc: memory is left as it is")
+
+HEAD = """
+import gc, resource
+import numpy as np
+import mpiarray as jax, mpiarray.numpy as jnp
+from mpiarray.core import memory
+MB = 1 << 20
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def resident():
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * resource.getpagesize()
+"""
+
+
+def output(code: str, **environment: str) -> list[str]:
+    """What a fresh process prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", HEAD + code],
+        capture_output=True, text=True, timeout=120, env={**__import__("os").environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+STEADY = """
+f = jax.jit(lambda x: jnp.sin(x) * x + 1)
+x = jnp.ones((8 * MB,), jnp.float32)
+for _ in range(3):
+    y = f(x) + x
+before = faults()
+for _ in range(10):
+    y = f(x) + x
+print((faults() - before) // 10)
+"""
+
+
+@needs_glibc
+def test_a_steady_loop_takes_no_new_memory():
+    (kept,) = output(STEADY)
+    (plain,) = output(STEADY, MPIARRAY_POOL_BYTES="0")
+    assert int(kept) < 20, "page faults of an iteration"
+    assert int(plain) > 100 * (int(kept) + 1), "without memory that is kept each result is new: else this test says nothing"
+
+
+@needs_glibc
+@pytest.mark.parametrize("limit", [64, 256])
+def test_what_is_kept_stays_under_the_limit(limit):
+    (held, after) = output(
+        """
+keep = []
+for k in range(60):
+    x = jnp.ones(((1 + 7 * k % 13) * MB,), jnp.float32) * 2 + 1
+    if k % 9 == 0:
+        keep.append(jnp.ones(1000) * k)  # small arrays between the large ones, so that the heap has holes
+del x
+gc.collect()
+for k in range(12):
+    jnp.ones((9 * MB,), jnp.float32) + 1
+print(memory.stats()["held"])
+memory.release()
+print(resident())
+""",
+        MPIARRAY_POOL_BYTES=str(limit << 20),
+    )
+    assert int(held) <= limit << 20
+    assert int(after) < 200 << 20, "release() gives everything back"
+
+
+@needs_glibc
+def test_the_peak_does_not_grow_by_more_than_the_limit():
+    code = """
+for k in range(40):
+    n = (1 + (k * 37) % 11) * MB
+    a = jnp.ones((n,), jnp.float32)
+    b = jnp.sin(a) + a
+    c = b[: n // 2] * 2
+del a, b, c
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+    (plain,) = output(code, MPIARRAY_POOL_BYTES="0")
+    (kept,) = output(code, MPIARRAY_POOL_BYTES=str(64 * 2**20))
+    assert int(kept) <= int(plain) + 64 + 8
+
+
+def test_views_that_are_held_keep_their_values():
+    """Results, numpy views of them, and views of these, while their origins are dropped and new results are made."""
+    (verdict,) = output(
+        """
+rng = np.random.default_rng(0)
+held = []
+f = jax.jit(lambda x, k: (x * k + 1, jnp.sum(x * k), (x * 2 - k)[::2]))
+for k in range(60):
+    n = int(rng.integers(1, 4)) * 300_000
+    x = jnp.full((n,), float(k))
+    a, s, c = f(x, float(k))
+    kind = int(rng.integers(0, 5))
+    view = [np.asarray(a)[5:-5], np.asarray(c)[::7], np.asarray(a).reshape(-1, 2).T, memoryview(np.asarray(c)), np.asarray(x)[10:]][kind]
+    want = [k * k + 1, 2 * k - k, k * k + 1, 2 * k - k, k][kind]
+    held.append((view, want))
+    if rng.random() < 0.3:
+        held.pop(int(rng.integers(0, len(held))))
+    del a, s, c, x, view
+    assert all((np.asarray(v) == w).all() for v, w in held), k
+print("same")
+"""
+    )
+    assert verdict == "same"
+
+
+def test_donated_arrays_do_not_change_views_of_them():
+    (verdict,) = output(
+        """
+f = jax.jit(lambda x: x * 2 + 1, donate_argnums=0)
+x = jnp.arange(float(1 << 20))
+view = np.asarray(x)[3:9]
+for _ in range(5):
+    x = f(x)
+print("same" if (view == np.arange(3.0, 9)).all() and float(x[1]) == 63 else "changed")
+"""
+    )
+    assert verdict == "same"
+
+
+@needs_glibc
+def test_the_setting_can_change_while_the_program_runs():
+    (held,) = output(
+        """
+jax.config.update("pool_bytes", 0)
+for _ in range(8):
+    x = jnp.ones((32 * MB,), jnp.float32) + 1
+del x
+print(memory.stats()["held"])
+"""
+    )
+    assert int(held) < 32 << 20
