@@ -152,10 +152,12 @@ class Config:
     gather_warn_bytes: int
     exchange_bytes: int
     pool_bytes: int | None
+    generation: int  # grows with every change: what was prepared for one generation holds for it
     _devices_are_known: bool
 
     def __init__(self, environment: Mapping[str, str]):
         object.__setattr__(self, "_devices_are_known", False)
+        object.__setattr__(self, "generation", 0)
         for name, option in _OPTIONS.items():
             value = option.default
             text = environment.get(option.variable)
@@ -187,6 +189,7 @@ class Config:
                 "first array, mesh or call of jax.devices(). Set it right after the import."
             )
         object.__setattr__(self, name, value)
+        object.__setattr__(self, "generation", self.generation + 1)
 
     def read(self, name: str) -> Any:
         """The value of one option; AttributeError when there is no such option."""
@@ -208,6 +211,7 @@ class Config:
             yield
         finally:
             object.__setattr__(self, name, before)
+            object.__setattr__(self, "generation", self.generation + 1)
 
     def fix_devices(self) -> None:
         """From now on the number of devices cannot change. Called by the part that first lists them."""

@@ -2,8 +2,8 @@
 
 Everything that depends on the rank is resolved when an executable is built (`Op.build`): groups, coordinates, slices of
 this rank.  Calling it does no type work: each step is a function of blocks, and the program is a Python function that
-calls them one after another.  Steps whose operands are all constant and small are run once, at build time.  A large
-block is forgotten after its last use.
+calls them one after another.  Steps whose operands are all constant and small are run once, at build time.  A block
+is forgotten after its last use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from mpiarray.ops.tiles import fusion, kernel_of, ufunc_of
 from mpiarray.types.mesh import AbstractMesh
 
 _FOLD_LIMIT = 4096  # elements; larger constants are made when they are needed
-_FORGET_BYTES = 16384  # smaller blocks may live until the program ends
 _TALLY_BYTES = 1 << 20  # programs that allocate less do not matter to the heap
 
 Run = Callable[..., Any]
@@ -115,9 +114,9 @@ class _Writer:
             dead = [
                 self.names[v]
                 for v in dict.fromkeys((*eqn.invars, *eqn.outvars))
-                if last[v] == k and v in self.names and v not in kept and nbytes(v.aval) >= _FORGET_BYTES
+                if last[v] == k and v in self.names and v not in kept
             ]
-            if dead:
+            if dead and k + 1 < len(self.jaxpr.eqns):
                 self.source.line(f"{' = '.join(dead)} = None")
 
     def _foldable(self, eqn: Eqn) -> bool:

@@ -23,7 +23,7 @@ from mpiarray.higher_order.arguments import StaticSplit, flatten_call, join_stat
 from mpiarray.runtime.array import ArrayImpl, from_host
 from mpiarray.runtime.eager import common_devices, compile_for
 from mpiarray.runtime.nans import check_nans
-from mpiarray.runtime.placed import Placed, devices_of
+from mpiarray.runtime.placed import Placed, devices_of, row_major
 from mpiarray.transforms.batching import call_batch
 from mpiarray.transforms.calls import call_jvp, call_transpose
 from mpiarray.transforms.evaluate import eval_jaxpr
@@ -34,6 +34,7 @@ from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import EMPTY_ABSTRACT_MESH, EMPTY_MESH
 
 UNSPECIFIED = jit_shardings.UNSPECIFIED
+_ONE = tree.structure(0)  # the structure of a result that is one array
 
 jit_op = define(
     "jit",
@@ -105,6 +106,9 @@ class JitFunction:
         self._inline, self._keep_unused = inline, keep_unused
         self._staged: dict[Any, Staged] = {}
         self._ready: dict[Any, Ready] = {}
+        # calls with arrays alone, by what they are: such a call does no work on trees
+        self._direct: dict[Any, Callable[[tuple[Any, ...]], Any]] = {}
+        self._generation = config.generation
 
     def __repr__(self) -> str:
         return f"<jit of {self._name}>"
@@ -119,8 +123,20 @@ class JitFunction:
     def clear_cache(self) -> None:
         self._staged.clear()
         self._ready.clear()
+        self._direct.clear()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            try:
+                run = self._direct[(*[a._placed for a in args], state.abstract_mesh, state.mesh, config.generation)]
+            except (AttributeError, KeyError, TypeError):  # not all arrays, or new ones
+                pass
+            else:
+                if state.trace is None:
+                    return run(args)
+        return self._general_call(args, kwargs)
+
+    def _general_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if config.jax_disable_jit:
             return self._fun(*args, **kwargs)
         fixed, dynamic, named = split_static(args, kwargs, self._static)
@@ -142,7 +158,18 @@ class JitFunction:
             for x in leaves:
                 x._check_alive()
             ready = self._ready[key] = self._compile(fixed, leaves, structure)
+        if self._in is UNSPECIFIED and not kwargs and not fixed and all(type(a) is ArrayImpl for a in args):
+            self._remember(key[2], ready)
         return execute(ready, leaves)
+
+    def _remember(self, where: tuple[Placed, ...], ready: Ready) -> None:
+        """Let such calls take the short way from now on, as long as no setting changes."""
+        run = direct_call(ready)
+        if run is not None:
+            if self._generation != config.generation:
+                self._direct.clear()
+                self._generation = config.generation
+            self._direct[(*where, state.abstract_mesh, state.mesh, config.generation)] = run
 
     def _bind(self, fixed: Any, leaves: list[Any], structure: Any) -> Any:
         """Under a trace: an equation that calls this function's jaxpr."""
@@ -227,6 +254,20 @@ def execute(ready: Ready, leaves: Sequence[ArrayImpl]) -> Any:
     if ready.donated or ready.unusable:
         _donate(ready, leaves)
     return tree.unflatten(ready.out_tree, results)
+
+
+def direct_call(ready: Ready) -> Callable[[tuple[Any, ...]], Any] | None:
+    """What runs a call whose arguments are arrays, without looking at anything but their blocks; None where more is to be done."""
+    run, outs, out_tree = ready.run, ready.outs, ready.out_tree
+    special = ready.donated or ready.unusable or ready.staged.consts or config.jax_debug_nans
+    if run is None or special or any(p.order != row_major(p.aval.ndim) for p in outs):
+        return None
+    if len(outs) == 1 and out_tree == _ONE:
+        (p,) = outs
+        return lambda args: ArrayImpl(p, run(*[x._block for x in args])[0])
+    return lambda args: tree.unflatten(
+        out_tree, [ArrayImpl(p, b) for p, b in zip(outs, run(*[x._block for x in args]))]
+    )
 
 
 def donation(

@@ -163,7 +163,11 @@ def _inexact_partner(aval: ShapedArray, kind: type, x64: bool) -> tuple[Any, Sha
 
 def promote_to_inexact(name: str, *args: Any) -> Sequence[Any]:
     """Operands of one floating or complex dtype and one rank."""
-    if len(args) == 2:
+    if len(args) == 1:
+        aval = getattr(args[0], "aval", None)
+        if aval is not None and aval.dtype.kind in "fc":
+            return args
+    elif len(args) == 2:
         found = _beside_scalar(args, _inexact_partner)
         if found is not None:
             return found

@@ -23,6 +23,7 @@ import numpy as np
 
 from mpiarray.core.jaxpr import Eqn, Jaxpr
 from mpiarray.core.op import OPS, Out, Undefined, define
+from mpiarray.core.plan import Plan, replicated
 from mpiarray.core.source import Source
 from mpiarray.core.value import Literal
 from mpiarray.ops.linear import broadcast_in_dim, reduce_sum
@@ -315,14 +316,14 @@ class _Writer:
             params = dict(eqn.params, axes=tuple(range(len(self.shape)))) if self.flat else eqn.params
             run = partial(eqn.op.kernel(dtypes.storage(out.aval.dtype)), **params)
             into = self.names[out]
-            line(f"{value(acc.combine)}({into}, {value(run)}({ins}), {into})")
+            line(f"{value(acc.combine)}({into}, {value(run)}({ins}), out={into})")
             return
         ufunc = ufunc_of(eqn)
         if out in tiled.buffers.of:
             self.names[out] = f"v{len(self.names)}"
-            line(f"{self.names[out]} = {value(ufunc)}({ins}, w_[{tiled.buffers.of[out]}])")
+            line(f"{self.names[out]} = {value(ufunc)}({ins}, out=w_[{tiled.buffers.of[out]}])")
         elif out in tiled.results and ufunc is not None:
-            line(f"{value(ufunc)}({ins}, {self.names[out]})")
+            line(f"{value(ufunc)}({ins}, out={self.names[out]})")
         elif out in tiled.results:
             line(f"{self.names[out]}[...] = {value(kernel_of(eqn))}({ins})")
         else:
@@ -339,7 +340,9 @@ _NEVER = Undefined("groups are made after differentiation and batching, of block
 fusion = define(
     "fusion",
     type_rule=lambda *xs, jaxpr, shape: [Out(v.aval.shape, v.aval.dtype, v.aval.weak_type) for v in jaxpr.outvars],
-    plan=Undefined("it works on blocks"),
+    plan=lambda avals, *, jaxpr, shape: Plan(
+        tuple(replicated(a.ndim) for a in avals), tuple(replicated(v.aval.ndim) for v in jaxpr.outvars)
+    ),
     build=_build,
     jvp=_NEVER,
     transpose=_NEVER,

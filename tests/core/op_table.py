@@ -471,7 +471,8 @@ _RESULT = (Out((8, 16), F32),)
 row("pure_callback", A, want=lambda x: [x * 2], callback=lambda x: [x * 2], result_types=_RESULT, batch=False)
 row("io_callback", A, want=lambda x: [x * 2], callback=lambda x: [x * 2], result_types=_RESULT, batch=False)
 
-COMPILED_ONLY = {"fusion", 
+COMPILED_ONLY = {
+    "fusion",
     "after_others",
     "exchange",
     "extreme_of_pairs",

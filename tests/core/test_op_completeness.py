@@ -206,6 +206,8 @@ def test_steps_of_compiled_programs_are_met() -> None:
     places = np.zeros(8, np.int32)
     rows = lambda v, i: [jnp.take(v, i, axis=0)]
     met |= {e.op.name for e in lowered(rows, [x, places], [P("x", None), P("x")], AUTO).local.jaxpr.eqns}
+    large = np.zeros((2048, 1024), np.float32)
+    met |= {e.op.name for e in lowered(lambda v: [v * v + v], [large], [P("x", "y")], AUTO).local.jaxpr.eqns}
     assert COMPILED_ONLY - met == set(), "no program contains these"
 
 
