@@ -12,11 +12,11 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from mpiarray.compiler.executable import own_block
 from mpiarray.config import config
 from mpiarray.core.trace import state
 from mpiarray.core.value import Literal
 from mpiarray.higher_order.manual_trace import Call, ManualTracer
-from mpiarray.runtime.eager import own_block
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -52,7 +52,9 @@ def test_a_steady_loop_takes_no_new_memory():
     (kept,) = output(STEADY)
     (plain,) = output(STEADY, MPIARRAY_POOL_BYTES="0")
     assert int(kept) < 20, "page faults of an iteration"
-    assert int(plain) > 100 * (int(kept) + 1), "without memory that is kept each result is new: else this test says nothing"
+    assert int(plain) > 100 * (int(kept) + 1), (
+        "without memory that is kept each result is new: else this test says nothing"
+    )
 
 
 @needs_glibc
