@@ -20,6 +20,7 @@ from mpiarray import (
     lax,
     nn,
     numpy,
+    profiler,
     random,
     scipy,
     sharding,
@@ -70,6 +71,6 @@ __all__ = [
     "default_backend", "device_count", "device_get", "device_put", "devices", "disable_jit", "distributed", "dtypes", "enable_x64", "errors",
     "eval_shape", "experimental", "grad", "hessian", "jacfwd", "jacobian", "jacrev", "jit", "jvp", "lax", "linear_transpose", "linearize", "local_device_count", "local_devices", "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "nn", "numpy", "process_count",
-    "process_index", "pure_callback", "random", "remat", "reshard", "scipy", "set_mesh", "shard_map", "sharding", "smap", "tree", "tree_util", "typeof",
+    "process_index", "profiler", "pure_callback", "random", "remat", "reshard", "scipy", "set_mesh", "shard_map", "sharding", "smap", "tree", "tree_util", "typeof",
     "value_and_grad", "vjp", "vmap",
 ]  # fmt: skip

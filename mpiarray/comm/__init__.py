@@ -9,6 +9,7 @@ pairwise     blocks from rank to rank with bounded buffers
 agreement    small Python values and errors
 datatypes    numpy dtypes -> MPI datatypes and operations
 stats        counts of collectives and bytes
+timeline     what a trace records: events, clocks, who waited for whom
 watch        MPIARRAY_CHECK and MPIARRAY_TIMEOUT
 """
 

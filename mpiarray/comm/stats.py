@@ -7,9 +7,12 @@ communicates.  `active` is read by every collective, once; it is zero in normal 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
+
+Recorder = Callable[[str, Any, int, Callable[[], Any]], Any]
 
 COUNT = 1
 """Bit of `active`: at least one `counting()` block is open."""
@@ -17,6 +20,11 @@ CHECK = 2
 """Bit of `active`: fingerprints are compared (MPIARRAY_CHECK)."""
 TIMEOUT = 4
 """Bit of `active`: the watchdog runs (MPIARRAY_TIMEOUT)."""
+RECORD = 8
+"""Bit of `active`: a trace is recorded (`timeline`)."""
+
+recorder: Recorder | None = None
+"""What does a collective and notes when, (kind, group, bytes, body) -> result; set by `timeline`, used under RECORD."""
 
 active: int = 0
 """Which observers want to see the collectives; read by every collective, written by this module and by `watch`."""

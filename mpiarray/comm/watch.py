@@ -24,6 +24,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from functools import partial
 from hashlib import blake2b
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -76,9 +77,11 @@ def run(
     given, _description = _description, None
     if group.comm is None:
         return body()
-    if stats.active & stats.COUNT:
+    if stats.active & (stats.COUNT | stats.RECORD):
         size = nbytes if nbytes is not None else 0 if x is None else x.nbytes
         stats.add(kind, group.size, size, stats.bytes_moved(kind, group.size, size))
+        if stats.active & stats.RECORD and stats.recorder is not None:
+            body = partial(stats.recorder, kind, group, size, body)
     if not wanted():
         return body()
     group.number += 1

@@ -72,6 +72,11 @@ def program_cost(program: Program) -> Cost:
     return _cost(program.local.jaxpr)
 
 
+def step_cost(eqn: Eqn) -> Cost:
+    """The cost of one equation of a local program."""
+    return _cost(Jaxpr((), (), (), (eqn,)))
+
+
 def _cost(jaxpr: Jaxpr) -> Cost:
     cost = Cost()
     for eqn in jaxpr.eqns:

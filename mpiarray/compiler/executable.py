@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mpiarray.comm import watch
-from mpiarray.compiler import quiet
+from mpiarray.compiler import observe, quiet
 from mpiarray.compiler.cost import nbytes
 from mpiarray.config import config
 from mpiarray.core import memory
@@ -63,7 +63,10 @@ class Executable:
         return _Writer(self, local.jaxpr, local.consts, False).function()
 
     def prepare(self, eqn: Eqn) -> Run:
-        """The function of blocks that an equation is."""
+        """The function of blocks that an equation is; one that tells a trace when it ran, while one is recorded."""
+        return observe.step(self._prepare(eqn), eqn)
+
+    def _prepare(self, eqn: Eqn) -> Run:
         op: Op = eqn.op
         if op.build is not None:
             step = op.build(self.context(eqn.mesh), **eqn.params)

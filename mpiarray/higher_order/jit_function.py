@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mpiarray.compiler import observe
 from mpiarray.config import config
 from mpiarray.core.jaxpr import ClosedJaxpr
 from mpiarray.core.op import Undefined, define
@@ -98,6 +99,7 @@ class JitFunction:
         inline: bool,
         keep_unused: bool,
     ):
+        observe.keep(self, "_ready", "_direct")
         functools.update_wrapper(self, fun, updated=())
         self._fun = fun
         self._name = fun_name(fun)
@@ -237,6 +239,7 @@ def make_ready(function: JitFunction, staged: Staged, args: Sequence[Placed], st
     ids = devices_of(staged.out_avals) if ids is None else ids
     out_specs = jit_shardings.result_specs(function, staged)
     run, outs = compile_for(staged.name, called(staged), all_args, out_specs, ids)
+    run = observe.program(run, staged.name)
     outs = jit_shardings.shown_results(function, staged, outs)
     donated, unusable = donation(function, staged, args, outs, structure)
     return Ready(staged, run, outs, donated, unusable)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mpiarray import comm
+from mpiarray.compiler import observe
 from mpiarray.compiler.executable import COMMUNICATING, Executable, own_block
 from mpiarray.compiler.quiet import quietly
 from mpiarray.core.device import DeviceContext
@@ -101,13 +102,14 @@ class Memory:
     shortcuts  whole calls of collectives, see `shortcuts`
     """
 
-    __slots__ = ("context", "entries", "shortcuts", "sub")
+    __slots__ = ("__weakref__", "context", "entries", "shortcuts", "sub")
 
     def __init__(self, mesh: Any, ids: tuple[int, ...]):
         self.context = DeviceContext(ids, mesh, comm.rank())
         self.sub = SubMesh.of(mesh, ids, comm.rank())
         self.entries: dict[Any, Entry] = {}
         self.shortcuts: dict[Any, Any] = {}
+        observe.keep(self, "entries", "shortcuts")
 
 
 @lru_cache(maxsize=128)
@@ -245,7 +247,11 @@ class ManualTrace(Trace):
         if op.lower is not None and self.sub is None:
             return self._program(op, values, avals, params), avals, tuple(a.sharding.spec for a in avals)
         if self.sub is None:
-            return self._direct(op, params), avals, tuple(a.sharding.spec for a in avals)
+            run = self._direct(op, params)
+            if observe.observing:
+                invars, outvars = [Var(v.aval) for v in values], [Var(a) for a in avals]
+                run = observe.step(run, Eqn(op, invars, outvars, params, self.mesh))
+            return run, avals, tuple(a.sharding.spec for a in avals)
         return self._partial(op, values, avals, params)
 
     def _direct(self, op: Op, params: dict[str, Any]) -> Run:

@@ -6,6 +6,7 @@ look-up keyed by interned metadata, call numpy and, where planned, MPI.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mpiarray import comm
+from mpiarray.compiler import observe
 from mpiarray.compiler.executable import Executable
 from mpiarray.compiler.pipeline import lower
 from mpiarray.config import config
@@ -181,5 +183,6 @@ def concrete_mesh(mesh: AbstractMesh, ids: tuple[int, ...]) -> Mesh:
     return Mesh(grid, mesh.axis_names, mesh.axis_types)
 
 
+observe.keep(sys.modules[__name__], "_cache")
 evaluation = EvalTrace()
 install_evaluation(evaluation)
