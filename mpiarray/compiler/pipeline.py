@@ -1,7 +1,7 @@
 """The compiler: `PASSES`, in order, and what runs them.
 
-    program -> inline -> dead code -> common subexpressions -> propagate -> partition -> (local) dead code, common
-    subexpressions, combined sums, fused groups -> executable
+    program -> inline -> dead code -> common subexpressions -> propagate -> scatter -> partition -> (local) dead code,
+    common subexpressions, combined sums, fused groups -> executable
 
 Overlapping collectives have their place after combined sums.
 """
@@ -15,6 +15,7 @@ from mpiarray.compiler.passes.combine import combine
 from mpiarray.compiler.passes.fuse import fuse
 from mpiarray.compiler.passes.partition import partition
 from mpiarray.compiler.passes.propagate import propagate, spec_of
+from mpiarray.compiler.passes.scatter import scatter
 from mpiarray.compiler.passes.simplify import closed, common_subexpressions, inline
 from mpiarray.compiler.program import Program
 from mpiarray.config import config
@@ -49,6 +50,7 @@ PASSES: tuple[Pass, ...] = (
     _global(dead_code),
     _global(common_subexpressions),
     propagate,
+    scatter,
     partition,
     _local(dead_code),
     _local(common_subexpressions),

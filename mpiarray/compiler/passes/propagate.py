@@ -28,7 +28,7 @@ from mpiarray.types.mesh import EMPTY_ABSTRACT_MESH, AbstractMesh, AxisType
 from mpiarray.types.partition_spec import PartitionSpec as P
 from mpiarray.types.sharding import NamedSharding
 
-_REFUSALS = (ShardingTypeError, DuplicateSpecError, IndivisibleError, NotImplementedError)
+REFUSALS = (ShardingTypeError, DuplicateSpecError, IndivisibleError, NotImplementedError)
 
 
 def propagate(program: Program) -> Program:
@@ -134,7 +134,7 @@ def _choose(
         try:
             plan = checked_plan(eqn, mesh, assumed, placed)
             cost = _cost(eqn, mesh, held, plan, wish)
-        except _REFUSALS as e:
+        except REFUSALS as e:
             refusal = refusal or e
             continue
         if cost < best_cost:

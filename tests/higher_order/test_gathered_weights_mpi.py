@@ -1,0 +1,142 @@
+"""Training with parameters split by `reshard` on Explicit axes, on real ranks: gradients are scattered, never reduced whole.
+
+The reference is numpy on the global arrays; what is sent is read from the compiled text and counted while it runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpiarray as jax
+import mpiarray.numpy as jnp
+from mpiarray.comm.stats import counting
+from tests.runtime.on_ranks import grid, line, placed, ranks, same, under
+
+pytestmark = pytest.mark.mpi
+
+P = jax.P
+
+
+def network(widths: Sequence[int], batch: int) -> tuple[list[np.ndarray], np.ndarray]:
+    rng = np.random.default_rng(5)
+    weights = [(rng.standard_normal((a, b)) / a**0.5).astype("f") for a, b in itertools.pairwise(widths)]
+    return weights, rng.standard_normal((batch, widths[0])).astype("f")
+
+
+def by_hand(ws: Sequence[np.ndarray], x: np.ndarray) -> tuple[float, list[np.ndarray]]:
+    """mean(y**2) of tanh layers and its gradients, in float64."""
+    ys = [x.astype(np.float64)]
+    for w in ws:
+        ys.append(np.tanh(ys[-1] @ w))
+    back, grads = 2 * ys[-1] / ys[-1].size, []
+    for w, below, above in zip(ws[::-1], ys[-2::-1], ys[:0:-1]):
+        back = back * (1 - above**2)
+        grads.append(below.T @ back)
+        back = back @ w.T
+    return float((ys[-1] ** 2).mean()), grads[::-1]
+
+
+def check(found: Any, ws: Sequence[np.ndarray], x: np.ndarray, rtol: float = 1e-4) -> None:
+    loss, grads = by_hand(ws, x)
+    np.testing.assert_allclose(float(found[0]), loss, rtol=rtol)
+    for got, want in zip(found[1], grads):
+        np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=rtol, atol=rtol * np.abs(want).max())
+
+
+@under(line)
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_fsdp(dim: int, half: bool) -> None:
+    """half: the weights are gathered and used as bfloat16, and the gradients are summed before they are cast."""
+    n = ranks()
+    ws, x = network([8 * n, 16 * n, 8 * n], 2 * n)
+    spec = P("x", None) if dim == 0 else P(None, "x")
+    params, batch = [placed(w, line(), *spec) for w in ws], placed(x, line(), "x", None)
+
+    def loss(params: Any, x: Any) -> Any:
+        for w in params:
+            w = jax.reshard(w.astype(jnp.bfloat16) if half else w, P(None, None))
+            x = jnp.tanh((x.astype(w.dtype) @ w).astype(jnp.float32))
+        return (x**2).mean()
+
+    step = jax.jit(jax.value_and_grad(loss))
+    text = step.lower(params, batch).compile().as_text()
+    step(params, batch)
+    with counting() as counts:
+        found = step(params, batch)
+    check(found, ws, x, rtol=5e-2 if half else 1e-4)
+    assert [g.sharding.spec for g in found[1]] == [spec, spec]
+    if n > 1:
+        assert text.count("reduce-scatter(") == counts.calls["reduce_scatter"] == len(ws)
+        assert text.count("all-reduce(") == counts.calls["all_reduce"] == 1  # the loss
+        assert counts.bytes["all_reduce"] == 4
+        assert counts.bytes["reduce_scatter"] == sum(w.size for w in ws) * (2 if half else 4)
+        assert text.count("all-gather(") == counts.calls["all_gather"] == len(ws)
+
+
+@under(grid)
+def test_fsdp_with_tensor_parallelism() -> None:
+    """Columns over y, rows over x: every gradient is summed over x alone, to its own rows."""
+    n = ranks()
+    ws, x = network([8 * n, 16 * n], 2 * n)
+    w, batch = placed(ws[0], grid(), "x", "y"), placed(x, grid(), "x", None)
+
+    def loss(params: Any, x: Any) -> Any:
+        return (jnp.tanh(x @ jax.reshard(params[0], P(None, "y"))) ** 2).mean()
+
+    step = jax.jit(jax.value_and_grad(loss))
+    step([w], batch)
+    with counting() as counts:
+        found = step([w], batch)
+    check(found, ws, x)
+    assert found[1][0].sharding.spec == P("x", "y")
+    sizes = dict(grid().shape)
+    if sizes["x"] > 1:
+        assert counts.calls["reduce_scatter"] == 1
+        assert counts.bytes["reduce_scatter"] == ws[0].nbytes // sizes["y"]
+        assert counts.bytes["all_reduce"] <= 8
+
+
+@under(line)
+def test_layers_in_a_scan() -> None:
+    """The bodies of loops are scattered too: one reduce-scatter for every layer's gradient."""
+    n, depth = ranks(), 3
+    ws, x = network([8 * n] * (depth + 1), 2 * n)
+    stack, batch = placed(np.stack(ws), line(), None, "x", None), placed(x, line(), "x", None)
+
+    def loss(stack: Any, x: Any) -> Any:
+        layer = lambda x, w: (jnp.tanh(x @ jax.reshard(w, P(None, None))), None)
+        return (jax.lax.scan(layer, x, stack)[0] ** 2).mean()
+
+    step = jax.jit(jax.value_and_grad(loss))
+    step(stack, batch)
+    with counting() as counts:
+        value, grads = step(stack, batch)
+    check((value, list(np.asarray(grads))), ws, x)
+    if n > 1:
+        assert counts.calls["reduce_scatter"] == depth
+        assert counts.bytes["reduce_scatter"] == stack.nbytes
+        assert counts.calls["all_reduce"] == 1
+
+
+@under(line)
+def test_sums_of_integers_are_exact() -> None:
+    n = ranks()
+    a = (np.arange(4 * n * 6 * n) * 7919 % 1013).astype(np.int32).reshape(4 * n, 6 * n)
+
+    @jax.jit
+    def f(a: Any) -> Any:
+        c = jnp.einsum("ki,kj->ij", a, a[:, : 2 * n] + 1, out_sharding=P(None, None))
+        return jax.reshard(-c.T, P(None, "x"))
+
+    array = placed(a, line(), "x", None)
+    f(array)
+    with counting() as counts:
+        got = f(array)
+    same(got, -(a.T @ (a[:, : 2 * n] + 1)).T)
+    assert counts.calls == ({"reduce_scatter": 1} if n > 1 else {})
