@@ -158,6 +158,8 @@ def power(x1: Any, x2: Any, /) -> Any:
     Raises TypeError for an integer base and a negative static exponent.
     """
     x1, x2 = operands("power", x1, x2)
+    if type(x2) is int:
+        return _static_power(x1, x2)
     if not isinstance(x2, Value) and np.ndim(x2) == 0 and not isinstance(x2, (bool, np.bool_)):
         try:
             exponent = operator.index(x2)
@@ -181,7 +183,7 @@ def _static_power(x: Any, exponent: int) -> Any:
             f"Integers cannot be raised to negative powers, got power({aval_of(x).str_short()}, {exponent}). "
             "Cast the base to a float."
         )
-    return ops.square(x) if exponent == 2 else ops.integer_pow(x, y=exponent)
+    return ops.integer_pow(x, y=exponent)
 
 
 def _power_of_integers(x: Any, y: Any) -> Any:

@@ -5,6 +5,8 @@ Integers wrap around, divide towards zero (by 0: -1, and the remainder is the di
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -179,8 +181,20 @@ def _integer_pow(x: Any, *, y: int) -> Any:
         base = base * base
 
 
+def _integer_pow_of(*, y: int) -> Callable[..., Any]:
+    """The power as a function of blocks alone; the square is one pass, which can write into a given array."""
+    return np.square if y == 2 else partial(_integer_pow, y=y)
+
+
+_integer_pow.for_params = _integer_pow_of  # type: ignore[attr-defined]
+
+
 def _integer_pow_jvp(t: Any, out: Any, x: Any, *, y: int) -> Any:
-    return mul(t, const_like(x, 0)) if y == 0 else mul(t, _times(integer_pow(x, y=y - 1), y))
+    if y == 0:
+        return mul(t, const_like(x, 0))
+    if y == 1:
+        return t
+    return mul(t, _times(x if y == 2 else integer_pow(x, y=y - 1), y))
 
 
 integer_pow: Op = nary(

@@ -125,7 +125,8 @@ def to_bool(dtype: Any) -> Any:
 
 
 # Which function computes a block depends on its dtype alone.  `impl.for_dtype(dtype)` gives that function (often one of
-# numpy's ufuncs itself) to programs, whose dtypes are known (`Op.kernel`).
+# numpy's ufuncs itself) to programs, whose dtypes are known (`Op.kernel`); where that has `for_params(**params)` in turn,
+# this gives the function of the blocks alone.
 
 
 def _chosen(for_dtype: Callable[[Any], Callable[..., Any]], name: str) -> Callable[..., Any]:

@@ -205,9 +205,9 @@ class _Buffers:
 
 def ufunc_of(eqn: Eqn) -> Any:
     """The ufunc that an equation is, and which can write into a given array; else None."""
-    if eqn.params or not eqn.op.elementwise:
+    if not eqn.op.elementwise:
         return None
-    found = eqn.op.kernel(dtypes.storage(eqn.invars[0].aval.dtype))
+    found = kernel_of(eqn)
     return found if isinstance(found, np.ufunc) and found.nout == 1 and found.nin == len(eqn.invars) else None
 
 
@@ -215,6 +215,9 @@ def kernel_of(eqn: Eqn) -> Callable[..., Any]:
     """The function of blocks that an equation without communication is."""
     run = eqn.op.kernel(dtypes.storage(eqn.invars[0].aval.dtype)) if eqn.invars else eqn.op.impl
     assert run is not None, f"{eqn.op.name} has no impl"
+    choose = getattr(run, "for_params", None)
+    if choose is not None:
+        return choose(**eqn.params)
     return partial(run, **eqn.params) if eqn.params else run
 
 

@@ -405,3 +405,27 @@ def test_in_jit():
     for got, want in zip(jax.tree.leaves(jax.jit(f)(x, y)), jax.tree.leaves(f(x, y)), strict=True):
         assert got.aval is want.aval
         np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=1e-6)
+
+
+def test_static_powers_are_staged_as_such():
+    x = jnp.asarray(np.array([-1.5, 0.0, 0.5, 3.0], np.float32))
+    text = str(jax.make_jaxpr(lambda a: a**2)(x))
+    assert "integer_pow[y=2] a" in text
+    assert "square" not in text
+    for y in (1, 2):  # no power is left in the derivative
+        slope = str(jax.make_jaxpr(lambda a, y=y: jax.jvp(lambda b: b**y, (a,), (a,)))(x))
+        assert slope.count("integer_pow") == 1
+        assert ("mul 2.0:f32[] a" in slope) == (y == 2)
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 5, -1, -2])
+def test_static_powers(exponent):
+    """Alone, and within a group of elementwise work that is done tile by tile."""
+    data = np.linspace(-3, 3, 1 << 16, dtype=np.float32) + np.float32(1e-3)
+    want = data.astype(np.float64) ** exponent
+    for f in (lambda a: a**exponent, jax.jit(lambda a: a**exponent), jax.jit(lambda a: (a + 0.0) ** exponent * 1.0)):
+        np.testing.assert_allclose(np.asarray(f(jnp.asarray(data))), want, rtol=3e-6)
+    integers = np.arange(-8, 8, dtype=np.int8)
+    if exponent >= 0:
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(np.asarray(jnp.asarray(integers) ** exponent), integers**exponent)
