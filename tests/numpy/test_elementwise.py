@@ -419,7 +419,7 @@ def test_static_powers_are_staged_as_such():
 
 
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3, 5, -1, -2])
-def test_static_powers(exponent):
+def test_static_powers_in_groups(exponent):
     """Alone, and within a group of elementwise work that is done tile by tile."""
     data = np.linspace(-3, 3, 1 << 16, dtype=np.float32) + np.float32(1e-3)
     want = data.astype(np.float64) ** exponent
