@@ -13,9 +13,9 @@ import numpy as np
 
 from mpiarray import comm
 from mpiarray.comm.world import mpi as mpi_module
-from mpiarray.tools.bench.timing import Timed, better
+from mpiarray.tools.bench.timing import Timed, better, buffer
 
-TILES = (4096, 8192, 16384, 32768, 65536)
+TILES = (4096, 8192, 16384, 32768, 65536, 131072)
 """Elements of a tile: the fastest size depends on the caches."""
 
 
@@ -33,7 +33,7 @@ def collective(kind: str, b: np.ndarray, n: int) -> Timed:
     """The raw call into a buffer that is kept."""
     raw, rank = comm.world().comm, comm.rank()
     sizes = {"all_gather": n * b.size, "psum_scatter": b.size // n}
-    out = np.empty(sizes.get(kind, b.size), b.dtype)
+    out = buffer(sizes.get(kind, b.size), b.dtype)
     call, arguments = {
         "psum": (raw.Allreduce, (b, out)),
         "all_gather": (raw.Allgather, (b, out)),
@@ -80,10 +80,10 @@ def polynomial_kernel(x: np.ndarray, out: np.ndarray, spare: list[np.ndarray]) -
 
 def tiled(kernel: Kernel, x: np.ndarray, spares: int) -> Timed:
     """The kernel over tiles of a flat block: results go to one buffer that is kept, temporaries stay in cache."""
-    out = np.empty_like(x)
+    out = buffer(x.shape, x.dtype)
 
     def of(tile: int) -> Timed:
-        spare = [np.empty(tile, x.dtype) for _ in range(spares)]
+        spare = [buffer(tile, x.dtype) for _ in range(spares)]
         parts = [(x[k : k + tile], out[k : k + tile]) for k in range(0, x.size, tile)]
 
         def run() -> list[np.ndarray]:
@@ -98,7 +98,7 @@ def tiled(kernel: Kernel, x: np.ndarray, spares: int) -> Timed:
 
 def simple(kind: str, x: np.ndarray) -> Timed:
     """One or two calls of numpy into a buffer that is kept."""
-    out = np.empty_like(x)
+    out = buffer(x.shape, x.dtype)
 
     def add() -> list[np.ndarray]:
         return [np.add(x, x, out)]
@@ -123,7 +123,7 @@ def statistics(x: np.ndarray) -> Timed:
     sums, total = np.empty(2), np.empty(2)
 
     def one_pass(tile: int) -> Timed:
-        spare = np.empty(tile, x.dtype)
+        spare = buffer(tile, x.dtype)
         parts = [(x[k : k + tile], spare[: min(tile, x.size - k)]) for k in range(0, x.size, tile)]
 
         def run() -> list[np.ndarray]:
@@ -142,7 +142,7 @@ def statistics(x: np.ndarray) -> Timed:
         return run
 
     def two_passes(tile: int) -> Timed:
-        spare = np.empty(tile, x.dtype)
+        spare = buffer(tile, x.dtype)
         parts = [(x[k : k + tile], spare[: min(tile, x.size - k)]) for k in range(0, x.size, tile)]
 
         def run() -> list[np.ndarray]:
@@ -166,7 +166,7 @@ def argmax(x: np.ndarray) -> Timed:
     """The local place, then the largest pair of all ranks; the first of equal ones."""
     raw, rank = comm.world().comm, comm.rank()
     pair = np.zeros(1, np.dtype([("value", np.float32), ("place", np.int32)]))
-    best = np.empty_like(pair)
+    best = buffer(pair.shape, pair.dtype)
     library = mpi()
 
     def run() -> list[np.ndarray]:
@@ -180,7 +180,7 @@ def argmax(x: np.ndarray) -> Timed:
 
 def sort(x: np.ndarray) -> Timed:
     """A copy, and numpy's sort in place."""
-    out = np.empty_like(x)
+    out = buffer(x.shape, x.dtype)
 
     def run() -> list[np.ndarray]:
         np.copyto(out, x)
@@ -193,7 +193,7 @@ def sort(x: np.ndarray) -> Timed:
 def column_sums(x: np.ndarray) -> Timed:
     """The local sum, then that of all ranks."""
     raw = comm.world().comm
-    part, out = np.empty(x.shape[1], x.dtype), np.empty(x.shape[1], x.dtype)
+    part, out = buffer(x.shape[1], x.dtype), buffer(x.shape[1], x.dtype)
 
     def run() -> list[np.ndarray]:
         np.sum(x, axis=0, out=part)
@@ -208,7 +208,7 @@ def column_sums(x: np.ndarray) -> Timed:
 
 def product(a: np.ndarray, b: np.ndarray) -> Timed:
     """BLAS into a buffer that is kept."""
-    out = np.empty((a.shape[0], b.shape[1]), a.dtype)
+    out = buffer((a.shape[0], b.shape[1]), a.dtype)
 
     def run() -> list[np.ndarray]:
         np.matmul(a, b, out=out)
@@ -220,7 +220,7 @@ def product(a: np.ndarray, b: np.ndarray) -> Timed:
 def summed_product(a: np.ndarray, b: np.ndarray) -> Timed:
     """The product of this rank's part of the contraction, and the sum: at the end, or by rows as soon as they are there."""
     raw = comm.world().comm
-    part, out = (np.empty((a.shape[0], b.shape[1]), a.dtype) for _ in range(2))
+    part, out = (buffer((a.shape[0], b.shape[1]), a.dtype) for _ in range(2))
 
     def at_once() -> list[np.ndarray]:
         np.matmul(a, b, out=part)
@@ -264,7 +264,7 @@ def rows_to_columns(b: np.ndarray, n: int) -> Timed:
     """Blocks of rows become blocks of columns: the better of packing with Alltoall, and Alltoallw on the block itself."""
     rows, columns = b.shape
     width = columns // n
-    out = np.empty((n * rows, width), b.dtype)
+    out = buffer((n * rows, width), b.dtype)
     return better(*(alltoalls(b, out, [(slice(None), slice(k * width, (k + 1) * width)) for k in range(n)],
                               [(slice(k * rows, (k + 1) * rows), slice(None)) for k in range(n)])))  # fmt: skip
 
@@ -272,7 +272,7 @@ def rows_to_columns(b: np.ndarray, n: int) -> Timed:
 def alltoalls(b: np.ndarray, out: np.ndarray, cuts: Sequence[Any], places: Sequence[Any]) -> list[Timed]:
     """Two ways to send the parts `cuts` of a block to the ranks and to receive parts into the `places` of another."""
     raw, n = comm.world().comm, comm.size()
-    pack, arrived = np.empty(b.size, b.dtype), np.empty(b.size, b.dtype)
+    pack, arrived = buffer(b.size, b.dtype), buffer(b.size, b.dtype)
     ends = np.cumsum([0, *(b[cut].size for cut in cuts)])
     given = [(pack[i:j].reshape(b[cut].shape), b[cut]) for i, j, cut in zip(ends, ends[1:], cuts)]
     came = [(out[place], arrived[i:j].reshape(out[place].shape)) for i, j, place in zip(ends, ends[1:], places)]

@@ -14,7 +14,7 @@ import numpy as np
 
 from mpiarray import comm
 from mpiarray.tools.bench.hand_arrays import alltoalls, mpi
-from mpiarray.tools.bench.timing import Timed, better
+from mpiarray.tools.bench.timing import Timed, better, buffer
 
 HEIGHTS = (4, 8, 16, 32, 64)
 """Rows of a tile."""
@@ -28,7 +28,9 @@ def jacobi(b: np.ndarray, steps: int, periodic: bool) -> Timed:
 def _jacobi(b: np.ndarray, steps: int, periodic: bool, height: int) -> Timed:
     rank, n = comm.rank(), comm.size()
     rows, wide = b.shape[0], int(periodic)  # a torus has a column of halo on both sides as well
-    grids = [np.zeros((rows + 2, b.shape[1] + 2 * wide), b.dtype) for _ in range(2)]
+    grids = [buffer((rows + 2, b.shape[1] + 2 * wide), b.dtype) for _ in range(2)]
+    for u in grids:
+        u.fill(0)
     inner = (slice(1, rows + 1), slice(wide, b.shape[1] + wide))
     nobody = mpi().PROC_NULL
     up = (rank - 1) % n if periodic or rank > 0 else nobody
@@ -96,9 +98,9 @@ def fft2(b: np.ndarray) -> Timed:
     """Rows, a transpose between ranks, columns, and the transpose back; with scipy's transforms, else numpy's."""
     n, (rows, columns) = comm.size(), b.shape
     width = columns // n
-    work = np.empty_like(b)
-    tall = np.empty((n * rows, width), b.dtype)
-    out = np.empty_like(b)
+    work = buffer(b.shape, b.dtype)
+    tall = buffer((n * rows, width), b.dtype)
+    out = buffer(b.shape, b.dtype)
     by_columns = [(slice(None), slice(k * width, (k + 1) * width)) for k in range(n)]
     by_rows = [(slice(k * rows, (k + 1) * rows), slice(None)) for k in range(n)]
     there, back = alltoalls(work, tall, by_columns, by_rows), alltoalls(tall, out, by_rows, by_columns)

@@ -15,7 +15,7 @@ import numpy as np
 from mpiarray import comm
 from mpiarray.tools.bench.hand_arrays import mpi
 from mpiarray.tools.bench.programs import RATE
-from mpiarray.tools.bench.timing import Timed, better
+from mpiarray.tools.bench.timing import Timed, better, buffer
 
 Layers = Sequence[tuple[np.ndarray, np.ndarray]]
 Examples = tuple[np.ndarray, np.ndarray]
@@ -27,7 +27,7 @@ class Flat:
     def __init__(self, shapes: Sequence[tuple[int, ...]]):
         sizes = [int(np.prod(shape)) for shape in shapes]
         ends = list(itertools.accumulate(sizes, initial=0))
-        self.buffer = np.empty(ends[-1], np.float32)
+        self.buffer = buffer(ends[-1], np.float32)
         self.parts = [self.buffer[i:j].reshape(shape) for i, j, shape in zip(ends, ends[1:], shapes)]
 
 
@@ -41,9 +41,9 @@ class Passes:
         self.weights, (self.x, self.y) = weights, examples
         rows, self.last = len(self.x), len(weights) - 1
         self.scale = np.float32(scale)
-        self.acts = [self.x, *(np.empty((rows, w.shape[1]), np.float32) for w, _ in weights)]
-        self.deltas = [np.empty((rows, w.shape[1]), np.float32) for w, _ in weights]
-        self.masks = [np.empty((rows, w.shape[1]), bool) for w, _ in weights]
+        self.acts = [self.x, *(buffer((rows, w.shape[1]), np.float32) for w, _ in weights)]
+        self.deltas = [buffer((rows, w.shape[1]), np.float32) for w, _ in weights]
+        self.masks = [buffer((rows, w.shape[1]), bool) for w, _ in weights]
 
     def forward(self, k: int, summed: Callable[[np.ndarray], None] | None = None) -> None:
         w, b = self.weights[k]
@@ -131,8 +131,8 @@ def fully_sharded(params: Layers, examples: Examples) -> Timed:
     """Weights are gathered once a step, by layer, or all ahead; slopes are summed and scattered layer by layer."""
     raw, n = comm.world().comm, comm.size()
     flat_params = [v for layer in params for v in layer]
-    full = [(np.empty((w.shape[0] * n, w.shape[1]), np.float32), np.empty(len(b) * n, np.float32)) for w, b in params]
-    slopes = [(np.empty_like(w), np.empty_like(b)) for w, b in full]
+    full = [(buffer((w.shape[0] * n, w.shape[1]), np.float32), buffer(len(b) * n, np.float32)) for w, b in params]
+    slopes = [(buffer(w.shape, w.dtype), buffer(b.shape, b.dtype)) for w, b in full]
     shapes = [v.shape for v in flat_params]
     parts, new = Flat(shapes), Flat(shapes)
     run = Passes(full, examples, 1 / (len(examples[0]) * n))
@@ -178,8 +178,8 @@ def tensor_parallel(params: Layers, examples: Examples) -> Timed:
     slopes, new = Flat(shapes), Flat(shapes)
     run = Passes(params, examples, 1 / len(examples[0]))
     layers = range(len(params))
-    spare = {k: np.empty_like(v) for k, v in enumerate(run.acts) if k}
-    spare_back = {k: np.empty_like(v) for k, v in enumerate(run.deltas)}
+    spare = {k: buffer(v.shape, v.dtype) for k, v in enumerate(run.acts) if k}
+    spare_back = {k: buffer(v.shape, v.dtype) for k, v in enumerate(run.deltas)}
 
     def into(buffer: np.ndarray) -> Callable[[np.ndarray], None]:
         def summed(z: np.ndarray) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import mpiarray as jax
 from mpiarray.tools.bench import hand_arrays, hand_grids, hand_networks
 from mpiarray.tools.bench.programs import Program, mesh_of, place
-from mpiarray.tools.bench.timing import Different, Timed, Times, measure, same
+from mpiarray.tools.bench.timing import Different, Timed, Times, copied, measure, same
 
 TOLERANCES = {"contraction": 1e-4, "rows": 1e-4, "fft": 1e-4, "dp": 1e-4, "fsdp": 1e-4, "tp": 1e-4, "sum": 1e-4}
 """Of the largest number, where the order of a sum of many terms differs."""
@@ -70,7 +70,7 @@ def _in_body(program: Program, inputs: tuple[Any, ...], n: int, seconds: float) 
 
 def block(x: Any) -> np.ndarray:
     """This rank's block, a copy that is the hand-written side's own."""
-    return np.array(x.addressable_data(0))
+    return copied(np.asarray(x.addressable_data(0)))
 
 
 def compare(program: Program, ours: list[np.ndarray], hand: Timed) -> None:
