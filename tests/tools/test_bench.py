@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import importlib.util
 import json
 import os
 import subprocess
@@ -64,6 +65,16 @@ def test_wrong_options(arguments, words):
         [sys.executable, "-m", "mpiarray", "bench", *arguments], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.limit(60)
+@pytest.mark.skipif(importlib.util.find_spec("jax") is not None, reason="this Python has JAX")
+@pytest.mark.parametrize(
+    ("python", "words"), [(sys.executable, "No module named 'jax'"), ("no/such/python", "no/such/python")]
+)
+def test_jax_that_is_not_there(python, words):
+    done = bench(2, "--size", "small", "--rows", "poly", "--jax", python)
+    assert done.returncode == 2 and f"--jax {python}: " in done.stdout and words in done.stdout
 
 
 def test_names_are_different():

@@ -23,7 +23,7 @@ from mpiarray.tools.bench.machine import Machine, machine
 from mpiarray.tools.bench.programs import SIZES, programs
 from mpiarray.tools.bench.rows import Row, run
 
-WIDTH = 62
+WIDTH = 66
 
 _ABOUT = """Time this library beside hand-written numpy and MPI, on the ranks that this is started on.
 
@@ -69,7 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = Printer(n, jax=bool(options.jax))
     given = machine(options.size == "small")
     found.head(given)
-    rivals = processes.jax_times(options.jax, options.rows or "", options.size, options.seconds) if options.jax else {}
+    rivals: dict[str, Any] = {}
+    if options.jax:
+        rivals, trouble = processes.jax_times(options.jax, options.rows or "", options.size, options.seconds)
+        if trouble:
+            found.say(f"bench: {trouble}")
+            return 2
     rows = []
     for k, program in enumerate(chosen):
         found.now(k, len(chosen) + starts, program.name)

@@ -24,7 +24,6 @@ from mpiarray.tools.bench.timing import Times
 
 START = "start to first psum, whole command"
 LIMIT = 120.0  # seconds for one process
-PER_ROW = 30.0  # seconds for a row in JAX, at most
 TUNED = {"MALLOC_TRIM_THRESHOLD_": str(2**34), "MALLOC_MMAP_THRESHOLD_": str(2**34), "MALLOC_TOP_PAD_": str(2**28)}
 """Makes the C library keep freed memory, so that new arrays cost no page faults."""
 
@@ -102,26 +101,28 @@ def _starts(ranks: int, times: int, cores: set[int]) -> tuple[tuple[float, ...] 
 # -- JAX ------------------------------------------------------------------------------------------------------------------
 
 
-def jax_times(python: str, pattern: str, size: str, seconds: float) -> dict[str, dict[str, float | None]]:
-    """Seconds of each row in JAX, by row name: {"plain": ..., "tuned": ...}, None where JAX refuses the program.
+def jax_times(python: str, pattern: str, size: str, seconds: float) -> tuple[dict[str, Any], str]:
+    """Seconds of each row in JAX, by row name: {"plain": ..., "tuned": ...}, None where JAX refuses the program; and what failed.
 
     JAX runs in a process of its own, with one CPU device for each rank: as it is, and with a C library that keeps memory.
-    Raises RuntimeError where that Python has no JAX.
     """
     return on_root(partial(_jax, python, pattern, size, seconds, comm.size()))
 
 
-def _jax(python: str, pattern: str, size: str, seconds: float, n: int, cores: set[int]) -> dict[str, Any]:
+def _jax(python: str, pattern: str, size: str, seconds: float, n: int, cores: set[int]) -> tuple[dict[str, Any], str]:
     out: dict[str, dict[str, float | None]] = {}
     script = Path(__file__).with_name("jax_side.py")
     base = {k: v for k, v in environment.without_job(os.environ).items() if k != "PYTHONPATH"}
     base = {k: v for k, v in base.items() if k not in environment.THREAD_VARIABLES}
     for kind, extra in (("plain", {}), ("tuned", TUNED)):
         command = [python, str(script), str(n), size, str(seconds), pattern]
-        done = _process(command, cores, base | extra | {"JAX_PLATFORMS": "cpu"}, 60 * LIMIT)
+        try:
+            done = _process(command, cores, base | extra | {"JAX_PLATFORMS": "cpu"}, 60 * LIMIT)
+        except OSError as problem:
+            return {}, f"--jax {python}: {problem}"
         if done.returncode:
             lines = done.stderr.strip().splitlines()
-            raise RuntimeError(f"bench --jax {python}: {lines[-1] if lines else f'status {done.returncode}'}")
+            return {}, f"--jax {python}: {lines[-1] if lines else f'status {done.returncode}'}"
         for name, found in json.loads(done.stdout.splitlines()[-1]).items():
             out.setdefault(name, {})[kind] = found
-    return out
+    return out, ""

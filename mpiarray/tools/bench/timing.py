@@ -51,8 +51,13 @@ class Different(Exception):
     """This library's result is not the hand-written one."""
 
 
-def same(ours: Sequence[np.ndarray], hand: Sequence[np.ndarray], what: str, tolerance: float = 1e-5) -> None:
-    """Compare results, block by block; Different on all ranks where any rank's differ (by more than `tolerance` of the largest)."""
+def same(
+    ours: Sequence[np.ndarray], hand: Sequence[np.ndarray], what: str, tolerance: float = 1e-5, scale: float = 0.0
+) -> None:
+    """Compare results, block by block; Different on all ranks where any rank's differ.
+
+    By more than `tolerance` of the largest number, that is, or of `scale` where all numbers are smaller.
+    """
     words = ""
     for k, (a, b) in enumerate(zip(ours, hand, strict=True)):
         if a.shape != b.shape or a.dtype != b.dtype:
@@ -61,7 +66,7 @@ def same(ours: Sequence[np.ndarray], hand: Sequence[np.ndarray], what: str, tole
         wide = np.result_type(a.dtype, np.float64)
         largest = float(np.max(np.abs(b), initial=0))
         off = float(np.max(np.abs(a.astype(wide) - b), initial=0)) if a.size else 0.0
-        if not off <= tolerance * max(largest, 1e-30):
+        if not off <= tolerance * max(largest, scale, 1e-30):
             words = words or f"result {k} is off by {off:.3g} where the largest number is {largest:.3g}"
     told = comm.agree(comm.world_group(), words)
     for rank, text in enumerate(told):
