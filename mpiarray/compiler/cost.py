@@ -122,7 +122,7 @@ def flops(eqn: Eqn, ins: Sequence[tuple[int, ...]], outs: Sequence[tuple[int, ..
             features = ins[1][eqn.params["dimension_numbers"].rhs_spec[0]]
             return 2.0 * math.prod(outs[0]) * math.prod(ins[1]) / max(1, features)
         case "fft" | "fft_along":
-            lengths = eqn.params.get("fft_lengths") or (eqn.params["length"],)
+            lengths = eqn.params.get("fft_lengths") or [t.length for t in eqn.params["transforms"]]
             return 5.0 * max(math.prod(ins[0]), math.prod(outs[0])) * math.log2(max(2, math.prod(lengths)))
     return float(max(map(math.prod, (*ins, *outs)), default=0))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -195,7 +196,7 @@ def work(f: Function, kind: Any) -> dict[str, int]:
 @pytest.fixture(autouse=True)
 def no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Executables are built for a mesh that this process is alone on."""
-    monkeypatch.setattr(device.DeviceContext, "group", lambda self, axes, groups=None: None)
+    monkeypatch.setattr(device.DeviceContext, "group", lambda self, axes, groups=None: SimpleNamespace(comm=None))
     monkeypatch.setattr(device.DeviceContext, "all_devices", lambda self: None)
 
 
