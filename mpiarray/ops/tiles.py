@@ -130,7 +130,7 @@ class Tiled:
         self.steps = [e for e in jaxpr.eqns if e.op is not broadcast_in_dim]
         self.sums = {e.outvars[0]: accumulator(e) for e in self.steps if e.op.name in COMBINE}
         self.results = [v for v in jaxpr.outvars if v not in self.sums]
-        self.buffers = _Buffers(self.steps, {*self.results, *self.sums, *self.views})
+        self.buffers = _Buffers(self.steps, self.results, {*self.results, *self.sums, *self.views})
         size = CACHE_BYTES // 2 // max(1, self._bytes_per_element())
         self.size = max(_FEWEST, min(_MOST, size))
         self._in_dims = self._prepare(shape)
@@ -176,21 +176,23 @@ class Tiled:
 class _Buffers:
     """Which temporary buffer each value of a tile is in: a buffer is free again after its value's last use.
 
-    Only values that a ufunc can write into a given array have one; what other functions return lives as long as its
-    name, and may be a view of an operand, whose buffer therefore stays.  A ufunc may write over its own operand.
+    Only values that can be written into a given array have one (`writer_of`); what other functions return lives as long as its
+    name, and may be a view of an operand, whose buffer therefore stays.  A writer may write over its own operand.
+    A chain of values that each die in making the next, and that ends in a result, is computed in the result's memory.
     """
 
-    def __init__(self, steps: Sequence[Eqn], kept: set[Any]):
+    def __init__(self, steps: Sequence[Eqn], results: Sequence[Any], kept: set[Any]):
         self.of: dict[Any, int] = {}
         self.dtypes: list[Any] = []
         last: dict[Any, int] = {v: k for k, e in enumerate(steps) for v in e.invars if not isinstance(v, Literal)}
-        viewed = {v for e in steps if ufunc_of(e) is None for v in e.invars}
+        viewed = {v for e in steps if writer_of(e) is None for v in e.invars}
+        self.in_result = self._chains(steps, results, {*kept, *viewed}, last)
         free: list[int] = []
         for k, eqn in enumerate(steps):
             done = {v for v in eqn.invars if v in self.of and last[v] == k and v not in viewed}
             free += sorted(self.of[v] for v in done)
             (out,) = eqn.outvars
-            if out in kept or ufunc_of(eqn) is None:
+            if out in kept or out in self.in_result or writer_of(eqn) is None:
                 continue
             dtype = dtypes.storage(out.aval.dtype)
             found = next((b for b in free if self.dtypes[b] == dtype), None)
@@ -202,13 +204,40 @@ class _Buffers:
             self.of[out] = found
         self.itemsizes = [d.itemsize for d in self.dtypes]
 
+    @staticmethod
+    def _chains(
+        steps: Sequence[Eqn], results: Sequence[Any], fixed: set[Any], last: dict[Any, int]
+    ) -> dict[Any, Any]:
+        """Values that may be where a result will be."""
+        maker = {e.outvars[0]: k for k, e in enumerate(steps)}
+        found: dict[Any, Any] = {}
+        for result in results:
+            value = result
+            while value is not None and writer_of(steps[maker[value]]) is not None:
+                k, value = maker[value], None
+                for v in steps[k].invars:
+                    usable = v in maker and v not in fixed and v not in found and last[v] == k
+                    if usable and v.aval.dtype == result.aval.dtype and writer_of(steps[maker[v]]) is not None:
+                        found[v], value = result, v
+                        break
+        return found
+
 
 def ufunc_of(eqn: Eqn) -> Any:
-    """The ufunc that an equation is, and which can write into a given array; else None."""
+    """The ufunc that an equation is; else None."""
     if not eqn.op.elementwise:
         return None
     found = kernel_of(eqn)
     return found if isinstance(found, np.ufunc) and found.nout == 1 and found.nin == len(eqn.invars) else None
+
+
+def writer_of(eqn: Eqn) -> Callable[..., Any] | None:
+    """`f(*blocks, out=...)` where an equation can write into a given array, which may be one of its operands: ufuncs,
+    and functions that have such a form as `into`."""
+    if not eqn.op.elementwise:
+        return None
+    found = ufunc_of(eqn)
+    return found if found is not None else getattr(kernel_of(eqn), "into", None)
 
 
 def kernel_of(eqn: Eqn) -> Callable[..., Any]:
@@ -321,12 +350,15 @@ class _Writer:
             into = self.names[out]
             line(f"{value(acc.combine)}({into}, {value(run)}({ins}), out={into})")
             return
-        ufunc = ufunc_of(eqn)
-        if out in tiled.buffers.of:
+        writer = writer_of(eqn)
+        if out in tiled.buffers.in_result:
+            self.names[out] = self.names[tiled.buffers.in_result[out]]
+            line(f"{value(writer)}({ins}, out={self.names[out]})")
+        elif out in tiled.buffers.of:
             self.names[out] = f"v{len(self.names)}"
-            line(f"{self.names[out]} = {value(ufunc)}({ins}, out=w_[{tiled.buffers.of[out]}])")
-        elif out in tiled.results and ufunc is not None:
-            line(f"{value(ufunc)}({ins}, out={self.names[out]})")
+            line(f"{self.names[out]} = {value(writer)}({ins}, out=w_[{tiled.buffers.of[out]}])")
+        elif out in tiled.results and writer is not None:
+            line(f"{value(writer)}({ins}, out={self.names[out]})")
         elif out in tiled.results:
             line(f"{self.names[out]}[...] = {value(kernel_of(eqn))}({ins})")
         else:

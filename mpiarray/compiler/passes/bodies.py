@@ -6,11 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, subjaxprs
+from mpiarray.ops.tiles import fusion
 
 
 def map_bodies(jaxpr: Jaxpr, f: Callable[[Jaxpr], Jaxpr]) -> Jaxpr:
-    """The program with `f` applied to the jaxprs that its equations carry; itself where nothing changes."""
-    eqns = [_mapped(e, f) for e in jaxpr.eqns]
+    """The program with `f` applied to the jaxprs that its equations carry; itself where nothing changes.
+
+    Groups that are fused stay as they are.
+    """
+    eqns = [e if e.op is fusion else _mapped(e, f) for e in jaxpr.eqns]
     return jaxpr if all(a is b for a, b in zip(eqns, jaxpr.eqns)) else jaxpr.replace(eqns=eqns)
 
 
