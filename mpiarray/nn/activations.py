@@ -7,6 +7,7 @@ from typing import Any
 
 from mpiarray import numpy as jnp
 from mpiarray.core.value import aval_of
+from mpiarray.higher_order.custom_derivatives import custom_jvp
 from mpiarray.ops import special, transcendental
 from mpiarray.ops.common import const_like
 
@@ -21,10 +22,16 @@ def identity(x: Any) -> Any:
     return jnp.asarray(x)
 
 
+@custom_jvp
 def relu(x: Any) -> Any:
-    """max(x, 0), with derivative 0 at 0."""
-    x = jnp.asarray(x)
-    return jnp.where(x > 0, x, const_like(x, 0))
+    """max(x, 0), with derivative 0 at 0; NaN stays NaN."""
+    return jnp.maximum(x, 0)
+
+
+@relu.defjvp
+def _relu_jvp(primals: Any, tangents: Any) -> Any:
+    (x,), (t,) = primals, tangents
+    return relu(x), jnp.where(x > 0, t, const_like(t, 0))
 
 
 def relu6(x: Any) -> Any:

@@ -205,9 +205,7 @@ class _Buffers:
         self.itemsizes = [d.itemsize for d in self.dtypes]
 
     @staticmethod
-    def _chains(
-        steps: Sequence[Eqn], results: Sequence[Any], fixed: set[Any], last: dict[Any, int]
-    ) -> dict[Any, Any]:
+    def _chains(steps: Sequence[Eqn], results: Sequence[Any], fixed: set[Any], last: dict[Any, int]) -> dict[Any, Any]:
         """Values that may be where a result will be."""
         maker = {e.outvars[0]: k for k, e in enumerate(steps)}
         found: dict[Any, Any] = {}
