@@ -400,10 +400,10 @@ gather = define(
 def _scatter_impl(
     x: Any, updates: Any, *indices: Any, dims: Any, batch_dims: int, mode: str, combine: str, **_: Any
 ) -> np.ndarray:
-    return put(x, updates, indices, dims, batch_dims, _write_mode(mode), combine)
+    return put(x, updates, indices, dims, batch_dims, write_mode(mode), combine)
 
 
-def _write_mode(mode: str) -> str:
+def write_mode(mode: str) -> str:
     return "clip" if mode == "clip" else "fill"
 
 
@@ -473,7 +473,7 @@ def _scatter_transpose(
             f"Transpose rule for 'scatter' with combine={combine!r} is not defined: it is not linear"
         )
     aval, new = operand_type(x), operand_type(updates)
-    where = {"dims": dims, "batch_dims": batch_dims, "mode": _write_mode(mode)}
+    where = {"dims": dims, "batch_dims": batch_dims, "mode": write_mode(mode)}
     ct_x = ct_updates = None
     if isinstance(x, Linear):
         ct_x = ct
@@ -595,7 +595,7 @@ scatter_factors = define(
     type_rule=lambda x, updates, *indices, **params: Out(updates.shape, updates.dtype),
     plan=_factors_plan,
     impl=lambda x, updates, *indices, dims, batch_dims, mode: other_factors(
-        x, updates, indices, dims, batch_dims, _write_mode(mode)
+        x, updates, indices, dims, batch_dims, write_mode(mode)
     ),
     jvp=Undefined(
         "the second derivative of scatter with combine='mul' with respect to its updates; multiply by gathered values"

@@ -72,14 +72,60 @@ def put(
     x: Any, updates: Any, indices: Sequence[Any], dims: Sequence[int], batch_dims: int, mode: str, combine: str
 ) -> np.ndarray:
     """A copy of x with updates of shape S + the remaining dims written at index arrays of shape S."""
-    x, updates = np.asarray(x), np.asarray(updates)
+    x = np.asarray(x)
+    if not batch_dims and all(np.ndim(i) == 0 for i in indices):
+        return _put_one(np.array(x, order="C"), updates, indices, dims, mode, combine)
+    places, rows = _placed_rows(x, np.asarray(updates), indices, dims, batch_dims, mode)
+    return put_rows(x, rows, places, dims, batch_dims, combine)
+
+
+def overwrite(
+    x: np.ndarray, updates: Any, indices: Sequence[Any], dims: Sequence[int], batch_dims: int, mode: str, combine: str
+) -> np.ndarray:
+    """`put` into x itself, which must be C-contiguous."""
+    updates = np.asarray(updates)
+    if np.may_share_memory(x, updates):
+        updates = updates.copy()
+    if not batch_dims and all(np.ndim(i) == 0 for i in indices):
+        return _put_one(x, updates, indices, dims, mode, combine)
+    places, rows = _placed_rows(x, updates, indices, dims, batch_dims, mode)
+    if _heads_order(x.ndim, dims, batch_dims) == list(range(x.ndim)):
+        if places.size and x.size:
+            width = _row_size(x, dims, batch_dims)
+            _write(x.reshape(x.size // width, width), places, rows, combine)
+    else:
+        np.copyto(x, put_rows(x, rows, places, dims, batch_dims, combine))
+    return x
+
+
+def _put_one(
+    x: np.ndarray, update: Any, indices: Sequence[Any], dims: Sequence[int], mode: str, combine: str
+) -> np.ndarray:
+    """Write at one place, in x itself."""
+    key: list[Any] = [slice(None)] * x.ndim
+    for d, i in zip(dims, indices):
+        at, last = int(i), x.shape[d] - 1
+        if not 0 <= at <= last:
+            if mode != "clip" or last < 0:
+                return x
+            at = max(0, min(at, last))
+        key[d] = at
+    place = tuple(key)
+    x[place] = update if combine == "set" else _combined(_UFUNC[combine], x[place], np.asarray(update))
+    return x
+
+
+def _placed_rows(
+    x: np.ndarray, updates: np.ndarray, indices: Sequence[Any], dims: Sequence[int], batch_dims: int, mode: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Flat places, and the row to write at each."""
     heads = (*x.shape[:batch_dims], *(x.shape[d] for d in dims))
     places, keep = flat_places(indices, heads, batch_dims, mode)
     count = math.prod(np.shape(indices[0]))
     rows = (
         updates.reshape(count, updates.size // count) if count else updates.reshape(0, _row_size(x, dims, batch_dims))
     )
-    return put_rows(x, rows if keep is None else rows[keep], places, dims, batch_dims, combine)
+    return places, rows if keep is None else rows[keep]
 
 
 def put_rows(

@@ -102,6 +102,8 @@ def choose(mask: Any, no: Any, yes: Any, out: np.ndarray | None = None) -> Any:
 
 def _select_impl(which: Any, *cases: Any) -> Any:
     if len(cases) == 2:
+        if not which.ndim and not cases[0].ndim:  # counters and indices: a number is chosen faster by Python
+            return cases[1 if which > 0 else 0][()]
         return choose(which if which.dtype == np.bool_ else np.greater(which, 0), cases[0], cases[1])
     out = cases[0]
     for k, case in enumerate(cases[1:], 1):

@@ -21,7 +21,6 @@ from mpiarray.ops.boxes import (
     blocks_of,
     box_plan,
     changed_dims,
-    clamp_start,
     move_boxes_at,
     moves_of,
     padded,
@@ -320,12 +319,21 @@ class _SliceBoxes:
 
 
 def _dynamic_slice_impl(x: Any, *starts: Any, slice_sizes: tuple[int, ...]) -> np.ndarray:
-    return x[tuple(window(s, n, m) for s, n, m in zip(starts, x.shape, slice_sizes))]
+    return x[tuple(map(window, starts, x.shape, slice_sizes))]
+
+
+_ALL = slice(None)
 
 
 def window(start: Any, size: int, count: int) -> slice:
-    """The window of `count` at `start`, moved into range."""
-    at = clamp_start(start, size, count)
+    """The window of `count` at `start`, moved into range as dynamic_slice does."""
+    if size == count:
+        return _ALL
+    at = int(start)
+    if at < 0:
+        at = 0
+    elif at > size - count:
+        at = size - count
     return slice(at, at + count)
 
 

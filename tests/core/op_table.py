@@ -474,6 +474,7 @@ row("io_callback", A, want=lambda x: [x * 2], callback=lambda x: [x * 2], result
 COMPILED_ONLY = {
     "fusion",
     "after_others",
+    "dynamic_update_slice_in_place",
     "exchange",
     "extreme_of_pairs",
     "extreme_pair",
@@ -488,6 +489,7 @@ COMPILED_ONLY = {
     "owned_gather",
     "owned_scatter",
     "reduce_part",
+    "scatter_in_place",
     "send_rows",
     "shard_slice",
     "shard_widen",

@@ -15,6 +15,7 @@ from mpiarray import lax
 from mpiarray.core.op import OPS, Linear, Undefined, Zero
 from mpiarray.core.value import aval_of
 from mpiarray.errors import ShardingTypeError
+from mpiarray.higher_order.control_flow.in_place import overwriting
 from mpiarray.ops.common import BatchAxis
 from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
@@ -208,6 +209,10 @@ def test_steps_of_compiled_programs_are_met() -> None:
     met |= {e.op.name for e in lowered(rows, [x, places], [P("x", None), P("x")], AUTO).local.jaxpr.eqns}
     large = np.zeros((2048, 1024), np.float32)
     met |= {e.op.name for e in lowered(lambda v: [v * v + v], [large], [P("x", "y")], AUTO).local.jaxpr.eqns}
+    updates = (lambda v, i: [v.at[i].set(v)], lambda v, i: [lax.dynamic_update_slice(v, v[:1], (i[0], 0))])
+    for f in updates:
+        body = lowered(f, [x, places], [P(None, None), P(None)], EXPLICIT).local
+        met |= {e.op.name for e in overwriting(body, 0, 1)[0].jaxpr.eqns}
     assert COMPILED_ONLY - met == set(), "no program contains these"
 
 

@@ -17,6 +17,7 @@ from mpiarray.core.op import Op, Out, define
 from mpiarray.core.plan import Plan, mesh_of
 from mpiarray.core.value import aval_of
 from mpiarray.higher_order.control_flow import lowering, scan_rules
+from mpiarray.higher_order.control_flow.in_place import overwriting, owned_blocks
 from mpiarray.ops.linear import expand_dims, full_of, squeeze
 from mpiarray.ops.shape import concatenate
 from mpiarray.ops.slicing import slice_
@@ -100,14 +101,20 @@ def _build(
     ctx: DeviceContext, *, jaxpr: ClosedJaxpr, length: int, num_carry: int, num_consts: int, reverse: bool, unroll: int
 ) -> Callable[..., Any]:
     assert ctx.compile is not None, "loops are steps of executables"
-    body = ctx.compile(jaxpr)
+    prepared, owned = overwriting(jaxpr, num_consts, num_carry)
+    body = ctx.compile(prepared)
     stacks = [((length, *a.shape), lowering.block_dtype(a)) for a in jaxpr.out_avals[num_carry:]]
     order = range(length)[::-1] if reverse else range(length)
     first = num_consts + num_carry
 
     def run(*blocks: Any) -> list[Any]:
-        consts, carry, xs = blocks[:num_consts], blocks[num_consts:first], blocks[first:]
+        consts, xs = blocks[:num_consts], blocks[first:]
+        carry: Sequence[Any] = owned_blocks(blocks[num_consts:first], owned)
         ys = [np.empty(shape, dtype) for shape, dtype in stacks]
+        if not xs and not ys:
+            for _ in order:
+                carry = body(*consts, *carry)
+            return list(carry)
         for i in order:
             outs = body(*consts, *carry, *[x[i] for x in xs])
             carry = outs[:num_carry]

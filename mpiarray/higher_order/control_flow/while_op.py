@@ -14,6 +14,7 @@ from mpiarray.core.plan import Plan, mesh_of
 from mpiarray.core.trace import current
 from mpiarray.higher_order.control_flow import lowering
 from mpiarray.higher_order.control_flow.divergence import check_meeting
+from mpiarray.higher_order.control_flow.in_place import overwriting, owned_blocks
 from mpiarray.higher_order.control_flow.scan_rules import three
 from mpiarray.higher_order.control_flow.select import any_of, choose
 from mpiarray.higher_order.control_flow.values import concrete
@@ -73,11 +74,13 @@ def _build(
     ctx: DeviceContext, *, cond_jaxpr: Body, cond_nconsts: int, body_jaxpr: Body, body_nconsts: int
 ) -> Callable[..., Any]:
     assert ctx.compile is not None, "loops are steps of executables"
-    cond, body = ctx.compile(cond_jaxpr), ctx.compile(body_jaxpr)
+    prepared, owned = overwriting(body_jaxpr, body_nconsts, len(body_jaxpr.out_avals))
+    cond, body = ctx.compile(cond_jaxpr), ctx.compile(prepared)
     first = cond_nconsts + body_nconsts
 
     def run(*blocks: Any) -> list[Any]:
-        cond_consts, body_consts, carry = blocks[:cond_nconsts], blocks[cond_nconsts:first], blocks[first:]
+        cond_consts, body_consts = blocks[:cond_nconsts], blocks[cond_nconsts:first]
+        carry = owned_blocks(blocks[first:], owned)
         while cond(*cond_consts, *carry)[0]:
             carry = body(*body_consts, *carry)
         return list(carry)
