@@ -101,7 +101,7 @@ def _add(cost: Cost, eqn: Eqn) -> None:
     sent = eqn.invars if eqn.op.multiple_results else eqn.invars[:1]
     block = sum(nbytes(v.aval) for v in sent) or sum(nbytes(v.aval) for v in eqn.outvars)
     cost.bytes_accessed += sum(nbytes(v.aval) for v in (*eqn.invars, *eqn.outvars))
-    if eqn.op.build is None:
+    if eqn.op.build is None or "transforms" in eqn.params:
         shapes = [tuple(v.aval.shape) for v in (*eqn.invars, *eqn.outvars)]
         cost.flops += flops(eqn, shapes[: len(eqn.invars)], shapes[len(eqn.invars) :])
     moved, messages = communication(eqn, block)
@@ -121,9 +121,9 @@ def flops(eqn: Eqn, ins: Sequence[tuple[int, ...]], outs: Sequence[tuple[int, ..
         case "conv_general_dilated":  # each result is a product with the filter of its feature
             features = ins[1][eqn.params["dimension_numbers"].rhs_spec[0]]
             return 2.0 * math.prod(outs[0]) * math.prod(ins[1]) / max(1, features)
-        case "fft" | "fft_along":
+        case "fft" | "fft_along" | "moved_fft":  # the last after an all-to-all
             lengths = eqn.params.get("fft_lengths") or [t.length for t in eqn.params["transforms"]]
-            return 5.0 * max(math.prod(ins[0]), math.prod(outs[0])) * math.log2(max(2, math.prod(lengths)))
+            return 5.0 * max(math.prod(ins[0]), math.prod(outs[0])) * math.log2(max(1, math.prod(lengths)))
     return float(max(map(math.prod, (*ins, *outs)), default=0))
 
 
