@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import pytest
 import mpiarray as jax
 import mpiarray.numpy as jnp
 from mpiarray import P, lax
+from mpiarray.comm import Group
 from mpiarray.compiler import pipeline
 from mpiarray.compiler.cost import program_cost, program_memory
 from mpiarray.compiler.executable import Executable
@@ -196,8 +196,9 @@ def work(f: Function, kind: Any) -> dict[str, int]:
 @pytest.fixture(autouse=True)
 def no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Executables are built for a mesh that this process is alone on."""
-    monkeypatch.setattr(device.DeviceContext, "group", lambda self, axes, groups=None: SimpleNamespace(comm=None))
-    monkeypatch.setattr(device.DeviceContext, "all_devices", lambda self: None)
+    alone = Group(None, 0, (0,))
+    monkeypatch.setattr(device.DeviceContext, "group", lambda self, axes, groups=None: alone)
+    monkeypatch.setattr(device.DeviceContext, "all_devices", lambda self: alone)
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
