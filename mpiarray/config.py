@@ -23,6 +23,7 @@ is what happens anyway; every other name is refused.
     gather_warn_bytes           MPIARRAY_GATHER_WARN_BYTES  268435456  warn when a larger array is read on the host
     exchange_bytes              MPIARRAY_EXCHANGE_BYTES     67108864   largest message buffer of an exchange
     pool_bytes                  MPIARRAY_POOL_BYTES         None       memory kept for reuse; None: by the machine; 0: none
+    machine_file                MPIARRAY_MACHINE_FILE       None       where measured speeds are kept (the user's cache folder)
 """
 
 from __future__ import annotations
@@ -107,6 +108,12 @@ def _platform(value: Any) -> str:
     return "cpu"
 
 
+def _path(value: Any) -> str | None:
+    if value is not None and not isinstance(value, (str, os.PathLike)):
+        raise TypeError("expected a path or None")
+    return None if value is None else os.fspath(value)
+
+
 _PRECISIONS = (None, "default", "high", "highest", "bfloat16", "tensorfloat32", "float32", "fastest")
 
 _OPTIONS: dict[str, _Option] = {
@@ -129,6 +136,7 @@ _OPTIONS: dict[str, _Option] = {
     "gather_warn_bytes": _Option("MPIARRAY_GATHER_WARN_BYTES", 256 << 20, int, _int(0)),
     "exchange_bytes": _Option("MPIARRAY_EXCHANGE_BYTES", 64 << 20, int, _int(1)),
     "pool_bytes": _Option("MPIARRAY_POOL_BYTES", None, _read_optional(int), _optional_bytes),
+    "machine_file": _Option("MPIARRAY_MACHINE_FILE", None, _read_optional(str), _path),
 }
 
 
@@ -153,6 +161,7 @@ class Config:
     exchange_bytes: int
     pool_bytes: int | None
     generation: int  # grows with every change: what was prepared for one generation holds for it
+    machine_file: str | None
     _devices_are_known: bool
 
     def __init__(self, environment: Mapping[str, str]):

@@ -1,16 +1,17 @@
 """The compiler: `PASSES`, in order, and what runs them.
 
-    program -> inline -> dead code -> common subexpressions -> propagate -> scatter -> partition -> (local) dead code,
-    common subexpressions, combined sums, fused groups -> executable
+    program -> inline -> dead code -> common subexpressions -> propagate -> choose -> scatter -> partition -> (local)
+    dead code, common subexpressions, combined sums, fused groups -> executable
 
 Overlapping collectives have their place after combined sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from mpiarray.compiler.passes.choose import choose
 from mpiarray.compiler.passes.combine import combine
 from mpiarray.compiler.passes.fuse import fuse
 from mpiarray.compiler.passes.partition import partition
@@ -50,6 +51,7 @@ PASSES: tuple[Pass, ...] = (
     _global(dead_code),
     _global(common_subexpressions),
     propagate,
+    choose,
     scatter,
     partition,
     _local(dead_code),
@@ -60,10 +62,24 @@ PASSES: tuple[Pass, ...] = (
 
 
 def lower(
-    name: str, jaxpr: ClosedJaxpr, in_specs: Sequence[P], out_specs: Sequence[P | None], mesh: AbstractMesh, size: int
+    name: str,
+    jaxpr: ClosedJaxpr,
+    in_specs: Sequence[P],
+    out_specs: Sequence[P | None],
+    mesh: AbstractMesh,
+    size: int,
+    *,
+    open: Collection[int] = (),
+    ties: Sequence[tuple[int, int]] = (),
 ) -> Program:
-    """Run all passes on a closed jaxpr whose constants are its first inputs (`in_specs` covers them too)."""
-    program = Program(name, closed(jaxpr), tuple(in_specs), tuple(out_specs), mesh, size)
+    """Run all passes on a closed jaxpr whose constants are its first inputs (`in_specs` covers them too).
+
+    Inputs whose numbers are in `open` may lie elsewhere on Auto axes: the program's `in_specs` say where. `ties` are pairs
+    (result, input): such a result lies like the input.
+    """
+    program = Program(
+        name, closed(jaxpr), tuple(in_specs), tuple(out_specs), mesh, size, open=frozenset(open), ties=tuple(ties)
+    )
     for step in PASSES:
         program = step(program)
         if config.check:

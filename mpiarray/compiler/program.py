@@ -27,6 +27,8 @@ class Program:
     specs      (after propagate) where each variable lies
     plans      (after propagate) the plan chosen for each equation
     local      (after partition) the program on blocks
+    open       numbers of the inputs whose Auto axes are ours to choose (until `choose`, which sets their in_specs)
+    ties       (result, input) pairs: results that must lie like an open input
     why        (after propagate) what was decided on Auto axes, a line each
     """
 
@@ -40,6 +42,8 @@ class Program:
     plans: dict[Eqn, Plan] = field(default_factory=dict)
     local: ClosedJaxpr | None = None
     why: tuple[str, ...] = ()
+    open: frozenset[int] = frozenset()
+    ties: tuple[tuple[int, int], ...] = ()
 
     def update(self, **changes: Any) -> Program:
         return replace(self, **changes)

@@ -19,7 +19,10 @@ def jit(
     """Compile a function of arrays.
 
     It is traced once per types of its arguments (static ones by value), context mesh and settings; its Python code runs only then.
-    in_shardings, out_shardings: P, NamedSharding, Format, None (as it comes), or pytree prefixes of them.
+    in_shardings, out_shardings: P, NamedSharding, Format, None (as it comes), or pytree prefixes of them.  In in_shardings
+    `jax.sharding.AUTO` lets the compiler choose on the mesh's Auto axes, for the whole program and by its cost model, where
+    arguments lie that lie nowhere yet: `lower(...).compile().input_shardings` tells, `.explain()` says why, and a donated
+    argument's result lies like it.
     donate_argnums/names: arguments whose memory may be reused; they are deleted when a result has their type.
     Without `fun`: a decorator.  The result also has `trace`, `lower`, `eval_shape`.
 

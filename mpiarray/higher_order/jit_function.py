@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpiarray.compiler import observe
+from mpiarray.compiler.program import Program
 from mpiarray.config import config
 from mpiarray.core.jaxpr import ClosedJaxpr
 from mpiarray.core.op import Undefined, define
@@ -106,6 +107,7 @@ class JitFunction:
         self._in, self._out = in_shardings, out_shardings
         self._static, self._donate = static, donate
         self._inline, self._keep_unused = inline, keep_unused
+        self._auto = in_shardings is not UNSPECIFIED and jit_shardings.has_auto(in_shardings)
         self._staged: dict[Any, Staged] = {}
         self._ready: dict[Any, Ready] = {}
         # calls with arrays alone, by what they are: such a call does no work on trees
@@ -145,6 +147,8 @@ class JitFunction:
         leaves, structure = flatten_call(self._name, dynamic, named)
         if state.trace is not None or any(isinstance(x, Tracer) for x in leaves):
             return self._bind(fixed, leaves, structure)
+        if self._auto:
+            return self._call_chosen(args, kwargs, fixed, leaves, structure)
         if self._in is not UNSPECIFIED:
             leaves = jit_shardings.place_arguments(self, leaves, dynamic, named)
         key = (
@@ -172,6 +176,10 @@ class JitFunction:
                 self._direct.clear()
                 self._generation = config.generation
             self._direct[(*where, state.abstract_mesh, state.mesh, config.generation)] = run
+
+    def _call_chosen(self, args: Any, kwargs: Any, fixed: Any, leaves: list[Any], structure: Any) -> Any:
+        """A call with arguments whose shardings the compiler chooses: they belong to the compiled program."""
+        raise NotImplementedError(f"{self._name}: only a function that can be lowered chooses shardings")
 
     def _bind(self, fixed: Any, leaves: list[Any], structure: Any) -> Any:
         """Under a trace: an equation that calls this function's jaxpr."""
@@ -230,15 +238,18 @@ def called(staged: Staged) -> ClosedJaxpr:
     return found
 
 
-def make_ready(function: JitFunction, staged: Staged, args: Sequence[Placed], structure: Any) -> Ready:
-    """Compile a traced function for arguments placed so.  Raises RuntimeError where an array that it closes over is deleted."""
+def make_ready(
+    function: JitFunction, staged: Staged, args: Sequence[Placed], structure: Any, program: Program | None = None
+) -> Ready:
+    """Compile a traced function for arguments placed so (or make ready what is compiled).  Raises RuntimeError where an array
+    that it closes over is deleted."""
     for c in staged.consts:
         c._check_alive()
     all_args = [*(c._placed for c in staged.consts), *args]
     ids = jit_shardings.devices_for(staged.name, function, staged.out_tree, all_args, common_devices)
     ids = devices_of(staged.out_avals) if ids is None else ids
     out_specs = jit_shardings.result_specs(function, staged)
-    run, outs = compile_for(staged.name, called(staged), all_args, out_specs, ids)
+    run, outs = compile_for(staged.name, called(staged), all_args, out_specs, ids, program)
     run = observe.program(run, staged.name)
     outs = jit_shardings.shown_results(function, staged, outs)
     donated, unusable = donation(function, staged, args, outs, structure)

@@ -39,20 +39,31 @@ class _Unspecified:
 UNSPECIFIED = _Unspecified()
 
 
+class _Auto:
+    """The sharding that the compiler chooses, for the whole program and by its cost model."""
+
+    def __repr__(self) -> str:
+        return "AUTO"
+
+
+AUTO = _Auto()
+
+
 class Target:
-    """One leaf's sharding and layout, either of which may be None."""
+    """One leaf's sharding and layout, either of which may be None; `auto` where the compiler is to choose the sharding."""
 
-    __slots__ = ("layout", "sharding")
+    __slots__ = ("auto", "layout", "sharding")
 
-    def __init__(self, sharding: Sharding | None, layout: Any):
-        self.sharding, self.layout = sharding, layout
+    def __init__(self, sharding: Sharding | None, layout: Any, auto: bool = False):
+        self.sharding, self.layout, self.auto = sharding, layout, auto
 
 
 OPEN = Target(None, None)
+CHOSEN = Target(None, None, auto=True)
 
 
 def is_leaf(t: Any) -> bool:
-    return t is None or t is UNSPECIFIED or isinstance(t, (P, Sharding, Format))
+    return t is None or t is UNSPECIFIED or t is AUTO or isinstance(t, (P, Sharding, Format))
 
 
 def targets(given: Any, full: Any, what: str) -> list[Target]:
@@ -69,6 +80,8 @@ def targets(given: Any, full: Any, what: str) -> list[Target]:
 def _target(t: Any, what: str) -> Target:
     if t is None or t is UNSPECIFIED:
         return OPEN
+    if t is AUTO:
+        return CHOSEN
     if isinstance(t, P):
         if state.mesh.empty:
             if state.abstract_mesh.empty:
@@ -81,7 +94,9 @@ def _target(t: Any, what: str) -> Target:
         return Target(t.sharding, t.layout)
     if isinstance(t, Sharding):
         return Target(t, None)
-    raise ValueError(f"{what}: expected a PartitionSpec, a Sharding, a Format or None, got {t!r} of type {type(t)}")
+    raise ValueError(
+        f"{what}: expected a PartitionSpec, a Sharding, a Format, AUTO or None, got {t!r} of type {type(t)}"
+    )
 
 
 # -- arguments ------------------------------------------------------------------------------------------
@@ -96,6 +111,11 @@ def argument_targets(function: JitFunction, dynamic: Any, named: Any) -> list[Ta
         )
     given = function._in
     return targets(tuple(given) if isinstance(given, list) else given, tuple(dynamic), "jit in_shardings")
+
+
+def has_auto(given: Any) -> bool:
+    """Whether a user's tree of shardings leaves any to the compiler."""
+    return given is AUTO or any(t is AUTO for t in tree.leaves(given, is_leaf=is_leaf))
 
 
 def place_arguments(function: JitFunction, leaves: Sequence[ArrayImpl], dynamic: Any, named: Any) -> list[ArrayImpl]:
@@ -281,7 +301,7 @@ def one_device(function: JitFunction, leaves: Sequence[Any]) -> int | None:
             sharding = t.sharding if isinstance(t, Format) else t
             if isinstance(sharding, SingleDeviceSharding):
                 named.add(device_id(sharding))
-            elif sharding is not None and sharding is not UNSPECIFIED:
+            elif sharding is not None and sharding is not UNSPECIFIED and sharding is not AUTO:
                 return None
     if len(named) != 1 or not all(named <= set(p.ids or ()) for p in spread):
         return None

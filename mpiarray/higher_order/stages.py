@@ -25,6 +25,8 @@ from mpiarray.higher_order.jit_function import (
     Ready,
     Staged,
     called,
+    context_key,
+    donated_leaves,
     execute,
     fun_name,
     make_ready,
@@ -39,6 +41,8 @@ from mpiarray.types.layout import Format, Layout
 from mpiarray.types.mesh import EMPTY_ABSTRACT_MESH, EMPTY_MESH, AbstractMesh, Device
 from mpiarray.types.partition_spec import PartitionSpec as P
 from mpiarray.types.sharding import NamedSharding, Sharding, SingleDeviceSharding
+
+_MOST_CHOSEN = 16  # programs that a function with AUTO arguments keeps for one type
 
 
 class ArgInfo:
@@ -70,6 +74,10 @@ def struct_of(aval: ShapedArray, sharding: Any = None) -> ShapeDtypeStruct:
 class AotJitFunction(JitFunction):
     """A jitted function: callable, and `trace`, `lower`, `eval_shape`."""
 
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._chosen: dict[Any, list[Compiled]] = {}
+
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
         """Stage for these arguments (arrays or ShapeDtypeStructs).  No communication."""
         fixed, dynamic, named = split_static(args, kwargs, self._static)
@@ -90,6 +98,22 @@ class AotJitFunction(JitFunction):
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Stage and compile to a local program.  No communication."""
         return self.trace(*args, **kwargs).lower()
+
+    def _call_chosen(self, args: Any, kwargs: Any, fixed: Any, leaves: list[Any], structure: Any) -> Any:
+        """Committed arguments stay where they are; a program that was chosen for others of their types, and takes them as
+        they lie, is used again."""
+        key = (structure, fixed, tuple((x.shape, x.dtype, x.aval.weak_type) for x in leaves), context_key())
+        known = self._chosen.setdefault(key, [])
+        compiled = next((c for c in known if c._takes(leaves)), None)
+        if compiled is None:
+            compiled = self.lower(*args, **kwargs).compile()
+            known.append(compiled)
+            del known[:-_MOST_CHOSEN]
+        return compiled(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        super().clear_cache()
+        self._chosen.clear()
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """The result's tree of ShapeDtypeStructs.  No communication."""
@@ -178,7 +202,14 @@ class Lowered(_Stage):
             _spec(x, t, a) for x, t, a in zip(self._leaves, self._wanted, staged.in_avals)
         ]
         out_specs = jit_shardings.result_specs(self._function, staged)
-        return lower(staged.name, jaxpr, specs, out_specs, mesh, max(mesh.size, 1))
+        free = [len(consts) + k for k, (x, t) in enumerate(zip(self._leaves, self._wanted)) if t.auto and not _fixed(x)]
+        if free and not mesh.auto_axes:
+            raise ValueError(
+                f"jit in_shardings: AUTO lets the compiler choose on Auto axes, but {staged.name} is compiled for "
+                f"{mesh if not mesh.empty else 'no mesh'}. Set a mesh whose axes are Auto with `jax.set_mesh`."
+            )
+        ties = _ties(self._function, staged, self.in_tree, len(consts)) if free else ()
+        return lower(staged.name, jaxpr, specs, out_specs, mesh, max(mesh.size, 1), open=free, ties=ties)
 
     def _mesh_of_arguments(self) -> AbstractMesh:
         for x in self._leaves:
@@ -196,6 +227,26 @@ class Lowered(_Stage):
     def compile(self, compiler_options: Any = None) -> Compiled:
         with meshes(*self._meshes):
             return Compiled(self._function, self._staged, self._leaves, self._wanted, self.in_tree, self._program)
+
+
+def _fixed(x: Any) -> bool:
+    """Whether an argument lies somewhere already: what is AUTO else is ours to choose."""
+    return x.committed if isinstance(x, ArrayImpl) else isinstance(x.sharding, NamedSharding)
+
+
+def _ties(function: JitFunction, staged: Staged, structure: Any, first: int) -> list[tuple[int, int]]:
+    """(result, input) pairs: a donated argument and the first result of its type that no other has. Such a result lies
+    where the argument does, so that it can be the next call's."""
+    waiting: dict[Any, list[int]] = {}
+    for k, aval in enumerate(staged.out_avals):
+        waiting.setdefault((aval.shape, aval.dtype), []).append(k)
+    ties = []
+    for i in sorted(donated_leaves(function, structure)):
+        aval = staged.in_avals[i]
+        found = waiting.get((aval.shape, aval.dtype))
+        if found:
+            ties.append((found.pop(0), first + i))
+    return ties
 
 
 def _spec(x: Any, target: Any, aval: ShapedArray) -> P:
@@ -225,7 +276,7 @@ class Compiled(_Stage):
         return program_text(self._program)
 
     def explain(self) -> str:
-        """What was decided on Auto axes."""
+        """What was decided on Auto axes, and why: modelled times of what was chosen and of the next best ways."""
         return explain(self._program)
 
     def cost_analysis(self) -> dict[str, float]:
@@ -332,7 +383,8 @@ class Compiled(_Stage):
         ready = self._ready.get(key)
         if ready is None:
             with meshes(*self._meshes):
-                ready = self._ready[key] = make_ready(self._function, self._staged, key, structure)
+                program = self._program if any(t.auto for t in self._wanted) else None
+                ready = self._ready[key] = make_ready(self._function, self._staged, key, structure, program)
         return execute(ready, leaves)
 
     def _check_types(self, leaves: Sequence[ArrayImpl]) -> None:
@@ -358,10 +410,17 @@ class Compiled(_Stage):
                     "compiled for. Use `jax.device_put` with one of `input_formats`."
                 )
 
+    def _takes(self, leaves: Sequence[ArrayImpl]) -> bool:
+        """Whether all arguments that lie somewhere lie as this program wants them."""
+        return all(
+            not x.committed or (f.sharding is not None and x.sharding.is_equivalent_to(f.sharding, x.ndim))
+            for x, f in zip(leaves, self._in_formats)
+        )
+
     def _placed_argument(self, x: ArrayImpl, f: Format, aval: ShapedArray, k: int) -> ArrayImpl:
         sharding: Any = f.sharding
         if not x.committed:
-            return x
+            return move(x, sharding) if self._wanted[k].auto else x
         if x.sharding.is_equivalent_to(sharding, x.ndim):
             return x
         single = isinstance(x.sharding, SingleDeviceSharding)

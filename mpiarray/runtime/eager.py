@@ -17,6 +17,7 @@ from mpiarray import comm
 from mpiarray.compiler import observe
 from mpiarray.compiler.executable import Executable
 from mpiarray.compiler.pipeline import lower
+from mpiarray.compiler.program import Program
 from mpiarray.config import config
 from mpiarray.core.infer import infer
 from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
@@ -108,11 +109,19 @@ def _prepare(op: Op, args: Sequence[Any], keys: Sequence[Any], params: dict[str,
 
 
 def compile_for(
-    name: str, jaxpr: ClosedJaxpr, args: Sequence[Placed], out_specs: Sequence[P | None], ids: tuple[int, ...] | None
+    name: str,
+    jaxpr: ClosedJaxpr,
+    args: Sequence[Placed],
+    out_specs: Sequence[P | None],
+    ids: tuple[int, ...] | None,
+    program: Program | None = None,
 ) -> tuple[Callable[..., Any] | None, tuple[Placed, ...]]:
-    """Compile a program for arguments placed so: what runs it on this rank (None on a rank outside), and its results' metadata."""
+    """Compile a program for arguments placed so: what runs it on this rank (None on a rank outside), and its results' metadata.
+
+    program: what is compiled already, for arguments that lie just so.
+    """
     mesh = program_mesh(jaxpr, args)
-    program = lower(name, jaxpr, [p.spec for p in args], out_specs, mesh, len(ids or (0,)))
+    program = program or lower(name, jaxpr, [p.spec for p in args], out_specs, mesh, len(ids or (0,)))
     local, specs = program.local, program.out_specs
     assert local is not None, "the pipeline partitions"
     outs = tuple(place_result(v.aval, s, mesh, ids) for v, s in zip(program.jaxpr.outvars, specs) if s is not None)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
