@@ -17,6 +17,7 @@ import numpy as np
 from mpiarray import comm
 from mpiarray.compiler import observe
 from mpiarray.compiler.executable import COMMUNICATING, Executable, own_block
+from mpiarray.compiler.pipeline import lower
 from mpiarray.compiler.quiet import quietly
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.infer import infer
@@ -275,6 +276,8 @@ class ManualTrace(Trace):
         assert self.sub is not None, "only partial manual meshes come here"
         if op.build is not None or op.casts:  # blocks stay where they lie, on Auto axes too
             return self._direct(op, params), avals, tuple(map(_placed_by, values[:1])) * len(avals)
+        if op.lower is not None:
+            return self._mapped(op, values, avals, params)
         args = [self.sub.placed(v.aval, _placed_by(v)) for v in values]
         invars = [Var(a.aval) for a in args]
         with self.sub.context():
@@ -286,6 +289,15 @@ class ManualTrace(Trace):
             run, found = compile_for(op.name, jaxpr, args, [None] * len(outs), self.sub.ids)
         assert run is not None, "this rank is one of the instance's devices"
         return _as_op(op, run), avals, tuple(p.spec for p in found)
+
+    def _mapped(self, op: Op, values: list[Any], avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Prepared:
+        """A map in a partial manual one: a compiled program of all devices, since its body may communicate over the outer axes too."""
+        invars, outvars = [Var(v.aval) for v in values], [Var(a) for a in avals]
+        jaxpr = ClosedJaxpr(Jaxpr((), invars, outvars, (Eqn(op, invars, outvars, params, self.mesh),), op.name))
+        program = lower(op.name, jaxpr, [_placed_by(v) for v in values], [None] * len(avals), self.mesh, len(self.ids))
+        assert program.local is not None, "the pipeline partitions"
+        run = Executable(program.local, self.ids, comm.rank()).run
+        return _as_op(op, run), avals, tuple(s for s in program.out_specs if s is not None)
 
     def value_of(self, x: ManualTracer) -> np.ndarray:
         """The instance's value; over the remaining axes of a partial manual mesh it must be whole on each device."""
