@@ -1,4 +1,4 @@
-"""Training with parameters split by `reshard` on Explicit axes, on real ranks: gradients are scattered, never reduced whole.
+"""Training with parameters split in types on Explicit axes, on real ranks: what is sent, and what a rank holds.
 
 The reference is numpy on the global arrays; what is sent is read from the compiled text and counted while it runs.
 """
@@ -6,6 +6,8 @@ The reference is numpy on the global arrays; what is sent is read from the compi
 from __future__ import annotations
 
 import itertools
+import re
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -140,3 +142,66 @@ def test_sums_of_integers_are_exact() -> None:
         got = f(array)
     same(got, -(a.T @ (a[:, : 2 * n] + 1)).T)
     assert counts.calls == ({"reduce_scatter": 1} if n > 1 else {})
+
+
+# -- tensor parallelism ----------------------------------------------------------------------------------------
+
+
+def tensor_parallel(manual: bool) -> Any:
+    """The loss of pairs of layers, the first split by columns and the second by rows, by `shard_map` or in types."""
+
+    def pair(x: Any, first: Any, second: Any) -> Any:
+        hidden = jnp.tanh(x @ first)
+        if manual:
+            return jnp.tanh(jax.lax.psum(hidden @ second, "x"))
+        return jnp.tanh(jnp.einsum("bh,ho->bo", hidden, second, out_sharding=P(None, None)))
+
+    def loss(params: Any, x: Any) -> Any:
+        for first, second in zip(params[::2], params[1::2]):
+            x = pair(x, first, second)
+        return (x**2).mean()
+
+    if not manual:
+        return loss
+    specs = lambda params: [P("x", None) if k % 2 else P(None, "x") for k in range(len(params))]
+    return lambda params, x: jax.shard_map(loss, in_specs=(specs(params), P()), out_specs=P())(params, x)
+
+
+@under(line)
+@pytest.mark.parametrize("manual", [False, True], ids=["in types", "shard_map"])
+def test_tensor_parallel_training_never_builds_a_global_weight(manual: bool) -> None:
+    """Peak memory of a rank in a step that updates the weights, against its share of them; and what it sends."""
+    n = ranks()
+    width, depth, batch = 128 * n, 6, 4
+    ws, x = network([width] * (depth + 1), batch)
+    params = [placed(w, line(), *(("x", None) if k % 2 else (None, "x"))) for k, w in enumerate(ws)]
+    loss = tensor_parallel(manual)
+
+    @jax.jit
+    def step(params: Any, x: Any) -> Any:
+        value, grads = jax.value_and_grad(loss)(params, x)
+        return value, grads, [w - 0.1 * g for w, g in zip(params, grads)]
+
+    data = placed(x, line())
+    step(params, data)
+    tracemalloc.start()
+    try:
+        with counting() as counts:
+            found = step(params, data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    weight, share = width * width * 4, depth * width * width * 4 // n
+    # gradients and new weights, each a share; little beside them
+    assert 2 * share <= peak < 2 * share + 1.2 * weight // n
+    blocks = re.findall(r"f32\[(\d+),(\d+)\]", step.lower(params, data).compile().as_text())
+    assert max(int(a) * int(b) * 4 for a, b in blocks) == weight // n
+    if n > 1:
+        activations = depth // 2 * batch * width * 4
+        assert set(counts.calls) == {"all_reduce"}
+        # forward one sum for each pair, and backward one for each pair but the first, whose input is data
+        assert counts.bytes["all_reduce"] <= 2 * activations + 64
+    check(found[:2], ws, x)
+    for new, w, g in zip(found[2], ws, by_hand(ws, x)[1]):
+        np.testing.assert_allclose(np.asarray(new), w - 0.1 * g, rtol=1e-4, atol=1e-6)
+        assert {s.data.nbytes for s in new.addressable_shards} == {weight // n}
