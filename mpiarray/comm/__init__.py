@@ -4,6 +4,7 @@ world        starts MPI at the first need; ends the job when one rank fails
 groups       mesh axes and device tuples -> communicators
 collectives  all_reduce, all_gather, ... on numpy blocks of any dtype, size and memory order
 prepared     the same collectives for blocks of one type, called many times
+halves       the same collectives, started now and waited for later
 reductions   the reductions that MPI does not do itself, in rank order
 pairwise     blocks from rank to rank with bounded buffers
 agreement    small Python values and errors

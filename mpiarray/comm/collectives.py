@@ -31,7 +31,7 @@ from mpiarray.errors import InternalError
 
 TAG_PERMUTE = 2
 """Of the messages of `permute`."""
-_PACK_BYTES = 2**20
+PACK_BYTES = 2**20
 """Blocks up to this size are packed and unpacked whole where a dimension other than the first is concerned; larger ones
 are exchanged in pieces, straight out of the block and into the result."""
 
@@ -55,19 +55,26 @@ def all_reduce_many(
     """
     if group.comm is None:
         return [np.array(x) for x in blocks]
-    sent = packed
-    if sent is None:
-        sent = np.empty(sum(x.size for x in blocks), blocks[0].dtype)
+    return unpacked(all_reduce(group, pack_many(blocks, packed), op), blocks)
+
+
+def pack_many(blocks: Sequence[np.ndarray], into: np.ndarray | None = None) -> np.ndarray:
+    """The items of blocks of one dtype one after the other, in `into` or a new buffer."""
+    flat = np.empty(sum(x.size for x in blocks), blocks[0].dtype) if into is None else into
     start = 0
     for x in blocks:
-        sent[start : start + x.size].reshape(x.shape)[...] = x
+        flat[start : start + x.size].reshape(x.shape)[...] = x
         start += x.size
-    total = all_reduce(group, sent, op)
-    results, start = [], 0
+    return flat
+
+
+def unpacked(flat: np.ndarray, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Views of `flat` with the shapes of the blocks that were packed into one like it."""
+    parts, start = [], 0
     for x in blocks:
-        results.append(total[start : start + x.size].reshape(x.shape))
+        parts.append(flat[start : start + x.size].reshape(x.shape))
         start += x.size
-    return results
+    return parts
 
 
 def all_gather(
@@ -231,14 +238,13 @@ def _all_gather(group: Group, x: np.ndarray, dim: int, tiled: bool, out: np.ndar
     before = math.prod(shape[:dim])
     if before == 1:
         return _gather_direct(group, x, result)
-    if x.nbytes > _PACK_BYTES:
+    if x.nbytes > PACK_BYTES:
         size = shape[dim] if tiled else 0
         parts = [(peer, _part(result, dim, peer, size)) for peer in range(n)]
         exchange_blocks(group, [(peer, x) for peer in range(n)], parts)
         return result
     rows = _gather_direct(group, x, np.empty((n, before, x.size // max(before, 1)), x.dtype))
-    np.copyto(result.reshape(before, n, rows.shape[2]), rows.transpose(1, 0, 2))
-    return result
+    return joined(rows, full, result)
 
 
 def _gather_direct(group: Group, x: np.ndarray, result: np.ndarray) -> np.ndarray:
@@ -257,7 +263,7 @@ def _reduce_scatter(group: Group, x: np.ndarray, dim: int, op: str, tiled: bool,
     if group.comm is None:
         np.copyto(result, x.reshape(part))
         return result
-    packed = _pack(x, dim, n)
+    packed = pack(x, dim, n)
     native = datatypes.native(op, dtype)
     if native is None or (config.deterministic and datatypes.depends_on_order(op, dtype)):
         ordered_reduce_scatter(group, packed, op, result)
@@ -289,19 +295,18 @@ def _all_to_all(
         return result
     before = math.prod(part[:concat])
     direct = before == 1 and math.prod(x.shape[:split]) == 1 and x.flags.c_contiguous
-    if x.nbytes > _PACK_BYTES and not direct:
+    if x.nbytes > PACK_BYTES and not direct:
         given, wanted = (part[split], part[concat]) if tiled else (0, 0)
         sends = [(peer, _part(x, split, peer, given)) for peer in range(n)]
         exchange_blocks(group, sends, [(peer, _part(result, concat, peer, wanted)) for peer in range(n)])
         return result
-    packed = _pack(x, split, n)
+    packed = pack(x, split, n)
     if before == 1:
         group.comm.Alltoall(datatypes.wire(packed, n), datatypes.wire(result, n))
         return result
     rows = np.empty((n, before, math.prod(part[concat:])), x.dtype)
     group.comm.Alltoall(datatypes.wire(packed, n), datatypes.wire(rows, n))
-    np.copyto(result.reshape(before, n, rows.shape[2]), rows.transpose(1, 0, 2))
-    return result
+    return joined(rows, full, result)
 
 
 def _permute(
@@ -431,13 +436,23 @@ def part_shape(shape: tuple[int, ...], dim: int, n: int, tiled: bool, where: str
     return shape[:dim] + shape[dim + 1 :]
 
 
+def joined(rows: np.ndarray, shape: tuple[int, ...], out: np.ndarray | None = None) -> np.ndarray:
+    """What members sent, (member, items before a dimension, items of it and after), joined along that dimension."""
+    n, before, after = rows.shape
+    if before == 1 and out is None:
+        return rows.reshape(shape)
+    result = np.empty(shape, rows.dtype) if out is None else out
+    np.copyto(result.reshape(before, n, after), rows.transpose(1, 0, 2))
+    return result
+
+
 def _part(x: np.ndarray, dim: int, k: int, size: int) -> np.ndarray:
     """A view of part k of x along `dim`: `size` long, or index k of it for size 0 (untiled)."""
     before: Any = (slice(None),) * dim
     return x[(*before, slice(k * size, (k + 1) * size) if size else k)]
 
 
-def _pack(x: np.ndarray, dim: int, n: int) -> np.ndarray:
+def pack(x: np.ndarray, dim: int, n: int) -> np.ndarray:
     """The n parts along `dim` one after the other in memory; x itself where they are so already."""
     shape = x.shape
     before = math.prod(shape[:dim])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,11 @@ class Group:
     comm: mpi4py communicator, None for a single member (then every collective is a local operation).
     rank: this rank's position in the group.  size: number of members.  members: world ranks, in group order.
     ordered: sums are made in rank order, because MPI's own were seen to give the members different bits.
+    steady: whether non-blocking sums give all members the same bits; None until `sums_agree` has tried.
     number: how many watched collectives this rank has started on the group (only counted under CHECK or TIMEOUT).
     """
 
-    __slots__ = ("comm", "members", "number", "ordered", "rank", "size")
+    __slots__ = ("comm", "members", "number", "ordered", "rank", "size", "steady")
 
     def __init__(self, comm: Any, rank: int, members: tuple[int, ...], ordered: bool = False) -> None:
         self.comm = comm
@@ -39,6 +41,7 @@ class Group:
         self.members = members
         self.ordered = ordered
         self.number = 0
+        self.steady: bool | None = True if self.size < 3 else None  # two addends commute
 
     def __repr__(self) -> str:
         return f"Group(rank {self.rank} of {self.members})"
@@ -143,8 +146,15 @@ def _create(parent: Any, members: tuple[int, ...]) -> Any:
         everyone.Free()
 
 
-def _sums_differ(comm: Any, rank: int) -> bool:
-    """Whether MPI's Allreduce gives the members different bits: a few sums whose rounding shows their order.
+def sums_agree(group: Group) -> bool:
+    """Whether MPI's Iallreduce gives all members the same bits.  The first call is collective over the group."""
+    if group.steady is None:
+        group.steady = not _sums_differ(group.comm, group.rank, lambda *spec: group.comm.Iallreduce(*spec).Wait())
+    return group.steady
+
+
+def _sums_differ(comm: Any, rank: int, reduce: Callable[..., Any] | None = None) -> bool:
+    """Whether MPI's Allreduce (or `reduce`) gives the members different bits: a few sums whose rounding shows their order.
 
     MPI forbids it (4.0, section 6.9.6), but MPICH's recursive exchange does it when a site tunes it to three or more
     partners per step.  Two addends commute, so groups of two need no test; long blocks are cut by all implementations,
@@ -157,6 +167,6 @@ def _sums_differ(comm: Any, rank: int) -> bool:
             place = np.arange(count)
             given = (np.sin((rank + 1.0) * (place + 1)) * 1e3 ** (place % 3)).astype(code)
             total = np.empty_like(given)
-            comm.Allreduce((given, count, datatype), (total, count, datatype), add)
+            (reduce or comm.Allreduce)((given, count, datatype), (total, count, datatype), add)
             checksum = zlib.crc32(total, checksum)
     return not watch.all_equal(comm, checksum)

@@ -108,7 +108,7 @@ def _add(cost: Cost, eqn: Eqn) -> None:
     if messages:
         cost.communication_bytes += moved
         cost.communication_messages += messages
-        for sums, name in ((cost.by_collective, eqn.op.hlo_name), (cost.by_axes, ",".join(axes_of(eqn)))):
+        for sums, name in ((cost.by_collective, collective_of(eqn)), (cost.by_axes, ",".join(axes_of(eqn)))):
             sums[name] = sums.get(name, 0.0) + moved
 
 
@@ -135,6 +135,11 @@ def axes_of(eqn: Eqn) -> tuple[str, ...]:
     return tuple(a for entry in axes for a in (entry if isinstance(entry, tuple) else (entry,)))
 
 
+def collective_of(eqn: Eqn) -> str:
+    """The name of a collective that a step does or starts; waiting for one moves nothing more."""
+    return eqn.op.hlo_name.removesuffix("-start")
+
+
 def communication(eqn: Eqn, block: int) -> tuple[float, float]:
     """Bytes and messages that a rank receives in a step, for an operand of `block` bytes."""
     if eqn.op.name == "exchange":
@@ -146,7 +151,7 @@ def communication(eqn: Eqn, block: int) -> tuple[float, float]:
         )
     n = math.prod(eqn.mesh.shape[a] for a in axes_of(eqn)) if eqn.op.build is not None and axes_of(eqn) else 1
     rounds = float((n - 1).bit_length())
-    match eqn.op.hlo_name:
+    match collective_of(eqn):
         case _ if n == 1 and eqn.op.name != "move_blocks":
             return 0.0, 0.0
         case "all-reduce":

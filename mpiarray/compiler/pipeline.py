@@ -14,6 +14,7 @@ from typing import Any
 from mpiarray.compiler.passes.choose import choose
 from mpiarray.compiler.passes.combine import combine
 from mpiarray.compiler.passes.fuse import fuse
+from mpiarray.compiler.passes.overlap import overlap
 from mpiarray.compiler.passes.partition import partition
 from mpiarray.compiler.passes.propagate import propagate, spec_of
 from mpiarray.compiler.passes.scatter import scatter
@@ -57,6 +58,7 @@ PASSES: tuple[Pass, ...] = (
     _local(dead_code),
     _local(common_subexpressions),
     _local(combine),
+    _local(overlap),
     _local(fuse),
 )
 

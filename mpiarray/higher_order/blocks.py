@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mpiarray.compiler.passes.combine import combine
+from mpiarray.compiler.passes.overlap import overlap
 from mpiarray.compiler.passes.partition import LocalTrace
 from mpiarray.compiler.passes.simplify import common_subexpressions, inline
 from mpiarray.compiler.program import Program
@@ -53,4 +54,4 @@ def block_program(partitioner: Any, closed: ClosedJaxpr, mesh: AbstractMesh) -> 
     with current(trace), abstract_mesh(EMPTY_ABSTRACT_MESH):
         outs = bind_blocks(partitioner, closed.jaxpr, args, mesh)
         local = trace.finish(args, outs)
-    return ClosedJaxpr(combine(common_subexpressions(dead_code(local.jaxpr))), local.consts)
+    return ClosedJaxpr(overlap(combine(common_subexpressions(dead_code(local.jaxpr)))), local.consts)

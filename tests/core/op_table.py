@@ -20,6 +20,7 @@ import mpiarray.ops
 from mpiarray.core.op import OPS, Out
 from mpiarray.ops.conv import conv_dimension_numbers
 from mpiarray.ops.fft import FftType
+from mpiarray.ops.halves import HALVES
 from mpiarray.types import dtypes
 from mpiarray.types.layout import Layout
 
@@ -523,6 +524,8 @@ COLLECTIVES = {
     "vary_unreduced_cast_p",
 }
 """Ops of shard_map bodies."""
+
+COLLECTIVES |= {f"{op.name}_{half}" for op in HALVES for half in ("start", "done")}
 
 ELSEWHERE = {
     "jit": "carries a jaxpr: tests/higher_order",

@@ -23,6 +23,8 @@ from mpiarray.ops.collectives import psum, psum_many
 from mpiarray.ops.manual import psum_invariant, unreduced_psum
 from mpiarray.transforms.evaluate import has_effects
 
+_OVERLAPPED_BYTES = 2**22
+"""Messages up to this size where they overlap with work: what is ready early need not wait for what comes late."""
 _SUMS = (psum, psum_invariant, unreduced_psum)
 
 
@@ -31,12 +33,12 @@ def combine(jaxpr: Jaxpr) -> Jaxpr:
     jaxpr = map_bodies(jaxpr, combine)
     eqns = list(jaxpr.eqns)
     if sum(e.op in _SUMS for e in eqns) > 1:
-        eqns = _ordered(_groups(eqns, _needs(eqns)), eqns)
+        eqns = _ordered(_groups(eqns, needs_of(eqns)), eqns)
         jaxpr = jaxpr.replace(eqns=eqns)
     return jaxpr
 
 
-def _needs(eqns: Sequence[Eqn]) -> list[set[int]]:
+def needs_of(eqns: Sequence[Eqn]) -> list[set[int]]:
     """The equations that each one must come after: those of its operands, and effects in their order."""
     maker = {v: k for k, eqn in enumerate(eqns) for v in eqn.outvars}
     needs = [{maker[v] for v in eqn.invars if not isinstance(v, Literal) and v in maker} for eqn in eqns]
@@ -48,6 +50,7 @@ def _needs(eqns: Sequence[Eqn]) -> list[set[int]]:
 
 def _groups(eqns: Sequence[Eqn], needs: Sequence[set[int]]) -> list[list[int]]:
     """The sums that go together, each group within the size of a message."""
+    limit = min(config.exchange_bytes, _OVERLAPPED_BYTES) if config.overlap else config.exchange_bytes
     levels: list[int] = []
     found: dict[Any, list[list[int]]] = defaultdict(list)
     sizes: dict[Any, int] = {}
@@ -58,7 +61,7 @@ def _groups(eqns: Sequence[Eqn], needs: Sequence[set[int]]) -> list[list[int]]:
         aval = eqn.invars[0].aval
         key = (levels[k], eqn.mesh, eqn.params["axes"], eqn.params.get("axis_index_groups"), aval.dtype)
         size = nbytes(aval)
-        if not found[key] or sizes[key] + size > config.exchange_bytes:
+        if not found[key] or sizes[key] + size > limit:
             found[key].append([])
             sizes[key] = 0
         found[key][-1].append(k)
@@ -82,7 +85,7 @@ def _ordered(groups: Sequence[Sequence[int]], eqns: Sequence[Eqn]) -> list[Eqn]:
         )
     keys = sorted(merged)
     new = [merged[k] for k in keys]
-    return [new[k] for k in _sorted(_needs(new))]
+    return [new[k] for k in _sorted(needs_of(new))]
 
 
 def _sorted(needs: Sequence[set[int]]) -> list[int]:
