@@ -270,7 +270,7 @@ def rows_to_columns(b: np.ndarray, n: int) -> Timed:
 
 
 def alltoalls(b: np.ndarray, out: np.ndarray, cuts: Sequence[Any], places: Sequence[Any]) -> list[Timed]:
-    """Two ways to send the parts `cuts` of a block to the ranks and to receive parts into the `places` of another."""
+    """Ways to send the parts `cuts` of a block to the ranks and to receive parts into the `places` of another."""
     raw, n = comm.world().comm, comm.size()
     pack, arrived = buffer(b.size, b.dtype), buffer(b.size, b.dtype)
     ends = np.cumsum([0, *(b[cut].size for cut in cuts)])
@@ -301,4 +301,12 @@ def alltoalls(b: np.ndarray, out: np.ndarray, cuts: Sequence[Any], places: Seque
         raw.Alltoallw(send, receive)
         return [out]
 
-    return [packed, typed]
+    own, others = comm.rank(), ([int(k != comm.rank()) for k in range(n)], [0] * n)
+    kept, place_of_kept = b[cuts[own]], out[places[own]]
+
+    def typed_for_others() -> list[np.ndarray]:
+        raw.Alltoallw([b, others, send[2]], [out, others, receive[2]])
+        np.copyto(place_of_kept, kept)
+        return [out]
+
+    return [packed, typed, typed_for_others]

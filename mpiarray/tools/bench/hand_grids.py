@@ -95,37 +95,32 @@ def scipys_fft() -> Any:
 
 
 def fft2(b: np.ndarray) -> Timed:
-    """Rows, a transpose between ranks, columns, and the transpose back; with scipy's transforms, else numpy's."""
+    """To columns, transform in place, back to rows, transform in place: no copy but the messages; by scipy, else numpy."""
     n, (rows, columns) = comm.size(), b.shape
     width = columns // n
-    work = buffer(b.shape, b.dtype)
-    tall = buffer((n * rows, width), b.dtype)
-    out = buffer(b.shape, b.dtype)
+    tall, out = buffer((n * rows, width), b.dtype), buffer(b.shape, b.dtype)
     by_columns = [(slice(None), slice(k * width, (k + 1) * width)) for k in range(n)]
     by_rows = [(slice(k * rows, (k + 1) * rows), slice(None)) for k in range(n)]
-    there, back = alltoalls(work, tall, by_columns, by_rows), alltoalls(tall, out, by_rows, by_columns)
-    there, back = [better(*there)], [better(*back)]
+    there = better(*alltoalls(b, tall, by_columns, by_rows))
+    back = better(*alltoalls(tall, out, by_rows, by_columns))
     library = scipys_fft()
 
-    def with_scipy() -> list[np.ndarray]:
-        np.copyto(work, b)
-        _check(library.fft(work, axis=1, overwrite_x=True), work)
-        there[0]()
-        _check(library.fft(tall, axis=0, overwrite_x=True), tall)
-        back[0]()
-        return [out]
+    def with_scipy(x: np.ndarray, axis: int) -> None:
+        found = library.fft(x, axis=axis, overwrite_x=True)
+        if found.ctypes.data != x.ctypes.data:  # where it could not work in place
+            np.copyto(x, found)
 
-    def with_numpy() -> list[np.ndarray]:
-        np.fft.fft(b, axis=1, out=work)
-        there[0]()
-        np.fft.fft(tall, axis=0, out=tall)
-        back[0]()
-        return [out]
+    def with_numpy(x: np.ndarray, axis: int) -> None:
+        np.fft.fft(x, axis=axis, out=x)
 
-    return with_numpy if library is None else better(with_scipy, with_numpy)
+    def by(transform: Callable[[np.ndarray, int], None]) -> Timed:
+        def run() -> list[np.ndarray]:
+            there()
+            transform(tall, 0)
+            back()
+            transform(out, 1)
+            return [out]
 
+        return run
 
-def _check(found: np.ndarray, place: np.ndarray) -> None:
-    """scipy works in place where it can; where it could not, its result is copied."""
-    if found is not place and found.ctypes.data != place.ctypes.data:
-        np.copyto(place, found)
+    return better(*(by(transform) for transform in ((with_numpy,) if library is None else (with_scipy, with_numpy))))
