@@ -39,7 +39,7 @@ class WholeDim:
     """
 
     def __init__(self, ctx: LocalContext, axes: Sequence[str], dim: int, shape: Sequence[int]):
-        self.axes, self.dim = axes, dim
+        self.axes, self.dim = tuple(axes), dim
         size = ctx.size(axes)
         fitting = [d for d, n in enumerate(shape) if d != dim and n and n % size == 0]
         self.other = max(fitting, key=lambda d: shape[d], default=None)

@@ -19,20 +19,13 @@ from mpiarray.ops.collectives import gather, position
 from mpiarray.ops.common import BatchAxis, check_kind
 from mpiarray.ops.linear import move_dim, reduced_shape, zero_jvp
 from mpiarray.ops.partial_sums import refuse_unreduced
+from mpiarray.ops.sort_kernel import comparable
 from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 
 _FINDERS: dict[str, Callable[..., Any]] = {"argmax": np.argmax, "argmin": np.argmin}
 _INDEX = np.dtype("<i8")
 _COMPILED_ONLY = Undefined("it only stands in compiled programs, after derivatives are taken")
-
-
-def comparable(x: Any) -> np.ndarray:
-    """The same values and order in a dtype that numpy compares as it should: narrow floats and integers are widened."""
-    x = np.asarray(x)
-    if x.dtype.kind in "biufc":
-        return x
-    return x.astype(np.float32 if dtypes.is_float(x.dtype) else np.int8)
 
 
 def _type_of(name: str) -> Callable[..., Out]:

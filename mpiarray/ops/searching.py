@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -14,11 +15,13 @@ from mpiarray.ops.along_dim import refuse_explicit
 from mpiarray.ops.arithmetic import add, mul
 from mpiarray.ops.collectives import gather, position
 from mpiarray.ops.common import BatchAxis, check_kind
-from mpiarray.ops.extremes import comparable
 from mpiarray.ops.linear import batch_to, move_dim, tangent_aval, zero_jvp
 from mpiarray.ops.partial_sums import refuse_unreduced
+from mpiarray.ops.sort_kernel import comparable, order_of
 from mpiarray.ops.sorting import take_along
 from mpiarray.types.aval import ShapedArray
+
+_TILE = 1 << 17  # elements whose keys exist at a time
 
 # -- top_k --------------------------------------------------------------------------------------------------
 
@@ -39,16 +42,28 @@ def descending(x: Any) -> np.ndarray:
 
 def _largest(x: np.ndarray, k: int, axis: int) -> np.ndarray:
     """Positions of the k largest, in descending order, equal ones by position."""
-    keys = descending(x)
-    n = x.shape[axis]
-    if keys.dtype.itemsize > 4 or k * 4 > n:
-        return np.take(np.argsort(keys, axis=axis, kind="stable"), range(k), axis)
-    # key and position in one number, so that a partition finds them, ties included, without a whole sort
-    shape = [1] * x.ndim
-    shape[axis] = n
-    joint = (keys.astype(np.uint64) << np.uint64(32)) | np.arange(n, dtype=np.uint64).reshape(shape)
-    first = np.take(np.partition(joint, max(k - 1, 0), axis=axis), range(k), axis)
-    return (np.sort(first, axis=axis) & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    moved = np.moveaxis(x, axis, -1)
+    n = moved.shape[-1]
+    rows = moved.reshape(math.prod(moved.shape[:-1]), n)
+    out = np.empty((len(rows), k), np.int64)
+    step = max(1, _TILE // max(n, 1))
+    for start in range(0, len(rows) if k else 0, step):
+        keys = descending(rows[start : start + step])
+        out[start : start + step] = order_of([keys], 1)[:, :k] if k * 4 > n else _smallest(keys, k)
+    return np.moveaxis(out.reshape((*moved.shape[:-1], k)), -1, axis)
+
+
+def _smallest(keys: np.ndarray, k: int) -> np.ndarray:
+    """For each row the positions of the k smallest keys, in order, found by a partition instead of a sort."""
+    last = np.partition(keys, k - 1, axis=1)[:, k - 1 : k]
+    chosen = keys <= last
+    if np.count_nonzero(chosen) > k * len(keys):  # of those that equal the last one, the first ones
+        less, equal = keys < last, keys == last
+        needed = k - np.count_nonzero(less, axis=1, keepdims=True)
+        chosen = less | (equal & (np.cumsum(equal, axis=1) <= needed))
+    at = np.nonzero(chosen)[1].reshape(len(keys), k)
+    order = np.argsort(np.take_along_axis(keys, at, 1), axis=1, kind="stable")
+    return np.take_along_axis(at, order, 1)
 
 
 def _top_k_type(x: ShapedArray, *, axis: int, k: int) -> list[Out]:

@@ -1,49 +1,35 @@
 """Sorting: sort, the order of a sort, and what derivatives of sorts need (elements taken along a dim).
 
 Order: NaN is last, -0.0 equals 0.0, complex numbers go by real, then imaginary part.  Sorts are stable.  Along a dim
-that only Auto axes shard, the dim is made whole for a moment (`along_dim.WholeDim`); the result lies like the operand.
+that only Auto axes shard, the dim is made whole for a moment (`along_dim.WholeDim`) where another dim can take its axes;
+else large blocks are sorted where they are, and dealt (`sort_kernel`).  The result lies like the operand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from mpiarray.core.device import DeviceContext
 from mpiarray.core.op import Linear, Op, Out, Undefined, Zero, define
 from mpiarray.core.plan import LocalContext, Plan, dims_of, require_unsharded, spec_from
+from mpiarray.core.value import aval_of
 from mpiarray.errors import ShardingTypeError
-from mpiarray.ops.along_dim import refuse_explicit, whole_dim
+from mpiarray.ops.along_dim import WholeDim, refuse_explicit, whole_dim
 from mpiarray.ops.collectives import gather
 from mpiarray.ops.common import BatchAxis
-from mpiarray.ops.extremes import comparable
 from mpiarray.ops.linear import batch_to, instantiate, tangent_aval, zero_jvp
 from mpiarray.ops.partial_sums import join_reduced, refuse_unreduced
+from mpiarray.ops.sort_kernel import order_of, sort_over, sorted_block
 from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
-
-# -- order ----------------------------------------------------------------------------------------------
-
-
-def order_of(keys: Sequence[Any], dim: int) -> np.ndarray:
-    """Positions that sort by the keys, the first one most important; equal elements keep their order."""
-    keys = [comparable(k) for k in keys]
-    if len(keys) == 1:
-        return np.argsort(keys[0], axis=dim, kind="stable")
-    return np.lexsort(keys[::-1], axis=dim)
-
-
-def _sorted(x: Any, dim: int) -> np.ndarray:
-    """The fast sort of numpy is not stable, which shows only where zeros of both signs are."""
-    y = comparable(x)
-    signed_zeros = y.dtype.kind in "fc" and bool(np.any((y == 0) & np.signbit(y.real)))
-    return np.sort(y, axis=dim, kind="stable" if signed_zeros else None).astype(x.dtype, copy=False)
 
 
 def _sort_impl(*xs: Any, dimension: int, is_stable: bool, num_keys: int) -> list[np.ndarray]:
     if len(xs) == 1:
-        return [_sorted(np.asarray(xs[0]), dimension)]
+        return [sorted_block(np.asarray(xs[0]), dimension)]
     order = order_of(xs[:num_keys], dimension)
     return [np.take_along_axis(np.asarray(x), order, dimension) for x in xs]
 
@@ -85,8 +71,50 @@ def _sort_plan(avals: tuple[ShapedArray, ...], *, dimension: int, is_stable: boo
 
 def _sort_program(ctx: LocalContext, *blocks: Any, dimension: int, is_stable: bool, num_keys: int) -> list[Any]:
     way = whole_dim(ctx, dimension, blocks[0])
+    if _dealt(way, blocks, num_keys):
+        return sort_blocks(*blocks, axis_name=way.axes, dimension=dimension, ordered=False)
     whole = [way.whole(b) for b in blocks]
     return [way.back(b) for b in sort(*whole, dimension=dimension, is_stable=is_stable, num_keys=num_keys)]
+
+
+_LARGE = 1 << 14  # elements of a block along the dim from which on finding the cuts costs less than gathering
+
+
+def _dealt(way: WholeDim, blocks: Sequence[Any], num_keys: int) -> bool:
+    """Whether blocks stay where they are: the dim cannot become whole, and one real key says the order."""
+    aval = aval_of(blocks[0])
+    if way.other is not None or num_keys > 1 or aval.shape[way.dim] < _LARGE:
+        return False
+    return aval.size // aval.shape[way.dim] <= 64 and not dtypes.is_complex(aval.dtype)
+
+
+_COMPILED_ONLY = Undefined("it only stands in compiled programs, after derivatives are taken")
+
+
+def _blocks_type(*xs: ShapedArray, axis_name: Any, dimension: int, ordered: bool) -> list[Out]:
+    return [Out(xs[0].shape, np.dtype(np.int32))] if ordered else [Out(x.shape, x.dtype, x.weak_type) for x in xs]
+
+
+def _blocks_build(
+    ctx: DeviceContext, *, axis_name: tuple[str, ...], dimension: int, ordered: bool
+) -> Callable[..., list[np.ndarray]]:
+    group = ctx.group(axis_name)
+    return lambda *xs: sort_over(group, [np.asarray(x) for x in xs], dimension, ordered=ordered)
+
+
+sort_blocks = define(
+    "sort_blocks",  # a sort along a dim that is cut over ranks
+    type_rule=_blocks_type,
+    plan=lambda avals, *, ordered, **params: Plan(
+        tuple(a.sharding.spec for a in avals), tuple(a.sharding.spec for a in avals[: 1 if ordered else None])
+    ),
+    build=_blocks_build,
+    jvp=_COMPILED_ONLY,
+    transpose=_COMPILED_ONLY,
+    batch=_COMPILED_ONLY,
+    multiple_results=True,
+    hlo_name="all-to-all",
+)
 
 
 def _sort_jvp(
@@ -131,6 +159,8 @@ def _order_plan(avals: tuple[ShapedArray, ...], *, dimension: int) -> Plan:
 
 def _order_program(ctx: LocalContext, *blocks: Any, dimension: int) -> Any:
     way = whole_dim(ctx, dimension, blocks[0])
+    if _dealt(way, blocks, len(blocks)):
+        return sort_blocks(*blocks, axis_name=way.axes, dimension=dimension, ordered=True)[0]
     return way.back(sort_order(*(way.whole(b) for b in blocks), dimension=dimension))
 
 
@@ -138,7 +168,7 @@ sort_order = define(
     "sort_order",
     type_rule=_order_type,
     plan=_order_plan,
-    impl=lambda *keys, dimension: order_of(keys, dimension).astype(np.int32),
+    impl=lambda *keys, dimension: order_of(keys, dimension, np.int32),
     jvp=zero_jvp,
     transpose=Undefined("positions have no derivative"),
     batch=_along_batch,

@@ -493,6 +493,7 @@ COMPILED_ONLY = {
     "scatter_in_place",
     "send_rows",
     "shard_slice",
+    "sort_blocks",
     "shard_widen",
 }
 """Steps of local programs: the partition pass or local programs of other ops make them."""
