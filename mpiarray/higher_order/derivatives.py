@@ -17,6 +17,7 @@ from mpiarray.core.trace import current, state
 from mpiarray.core.value import Literal, Value, aval_of
 from mpiarray.higher_order.arguments import leaf_path, operand
 from mpiarray.higher_order.jit_function import flatten_result, fun_name
+from mpiarray.higher_order.linear_functions import linear_function
 from mpiarray.higher_order.shardings import traced_aval
 from mpiarray.ops.linear import tangent_aval
 from mpiarray.transforms.jvp import jvp_flat
@@ -133,29 +134,30 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     has_aux: `fun` returns (result, aux), and aux comes third.
     """
     result, program, flat, aux = _linearized(fun, primals, has_aux, "linearize")
-    structure = flat.structure
-
-    def f_jvp(*tangents: Any) -> Any:
-        ts, other = tree.flatten(tangents)
-        if other != structure:
-            raise TypeError(
-                f"linearized function called with tangents of tree structure {other}, but the primals have {structure}"
-            )
-        for t, aval in zip(ts, program.in_avals):
-            if not has_type(t, tangent_aval(aval)):
-                raise ValueError(
-                    "linearized function called on tangent values inconsistent with the original primal values: got "
-                    f"tangent {_named(t)} for primal {aval.str_short()}"
-                )
-        live = [
-            t
-            if is_float0(tangent_aval(a))
-            else fit_cotangent(operand(t, "linearize", lambda: "tangents"), tangent_aval(a))
-            for t, a in zip(ts, program.in_avals)
-        ]
-        return tree.unflatten(flat.out_tree, [shown(instantiate(t)) for t in program.push(live)])
-
+    f_jvp = linear_function(_push, program, flat)
     return (result, f_jvp, aux) if has_aux else (result, f_jvp)
+
+
+def _push(program: LinearProgram, flat: Flat, tangents: tuple[Any, ...]) -> Any:
+    """The tangents of the result for tangents of the primals."""
+    ts, structure = tree.flatten(tangents)
+    if structure != flat.structure:
+        raise TypeError(
+            f"linearized function called with tangents of tree structure {structure}, but the primals have "
+            f"{flat.structure}"
+        )
+    wanted = [tangent_aval(a) for a in program.in_avals]
+    for t, want, aval in zip(ts, wanted, program.in_avals):
+        if not has_type(t, want):
+            raise ValueError(
+                "linearized function called on tangent values inconsistent with the original primal values: got "
+                f"tangent {_named(t)} for primal {aval.str_short()}"
+            )
+    live = [
+        t if is_float0(want) else fit_cotangent(operand(t, "linearize", lambda: "tangents"), want)
+        for t, want in zip(ts, wanted)
+    ]
+    return tree.unflatten(flat.out_tree, [shown(instantiate(t)) for t in program.push(live)])
 
 
 def has_type(x: Any, want: ShapedArray) -> bool:
@@ -195,17 +197,23 @@ def _linearized(
 
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Any = ()) -> Any:
     """`(fun(*primals), f_vjp)`: the value, and the function from a cotangent of the result to the tuple of cotangents
-    of the primals.
+    of the primals, which is a pytree: its leaves are the residuals, so that `jit` can return it and take it.
 
     has_aux: `fun` returns (result, aux), and aux comes third.
     """
     result, program, flat, aux = _linearized(fun, primals, has_aux, "vjp")
-    f_vjp = functools.partial(_pull, program, flat)
+    f_vjp = linear_function(_pull, program, flat)
     return (result, f_vjp, aux) if has_aux else (result, f_vjp)
 
 
-def _pull(program: LinearProgram, flat: Flat, ct: Any) -> Any:
+def _pull(program: LinearProgram, flat: Flat, args: tuple[Any, ...]) -> Any:
     """The cotangents of the primals for a cotangent of the result."""
+    if len(args) != 1:
+        raise TypeError(
+            f"The function returned by `jax.vjp` applied to {fun_name(flat.fun)} was called with {len(args)} arguments, but takes "
+            "one, the cotangent of its result; several results are one tuple."
+        )
+    (ct,) = args
     cts, structure = tree.flatten(ct)
     if structure != flat.out_tree:
         raise ValueError(
