@@ -18,11 +18,12 @@ from mpiarray.higher_order.arguments import operand
 from mpiarray.higher_order.call_arguments import Fixed, as_operand, by_position, split_fixed
 from mpiarray.higher_order.custom_rules import Keyed, VjpRule, custom_jvp_call, custom_vjp_call, derive_by_vjp
 from mpiarray.higher_order.jit_function import flatten_result, fun_name
+from mpiarray.higher_order.symbolic_zeros import CustomVJPPrimal, SymbolicZero, shown_or_zero
 from mpiarray.ops.linear import add_any, tangent_aval
 from mpiarray.transforms.evaluate import eval_jaxpr, without_constants
 from mpiarray.transforms.interning import intern
 from mpiarray.transforms.stage import trace_to_jaxpr
-from mpiarray.transforms.tangents import as_value, filled, instantiate, is_float0, shown
+from mpiarray.transforms.tangents import as_value, filled, is_float0, shown
 from mpiarray.types import tree
 from mpiarray.types.aval import ShapedArray
 
@@ -68,6 +69,7 @@ class custom_jvp:
         functools.update_wrapper(self, fun, updated=())
         self.fun, self.nondiff_argnums = fun, _argnums(fun, nondiff_argnums, nondiff_argnames)
         self.jvp: Callable[..., Any] | None = None
+        self.symbolic_zeros = False
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -76,12 +78,11 @@ class custom_jvp:
         return f"<custom_jvp of {fun_name(self.fun)}>"
 
     def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
-        """Set the rule: `jvp(*nondiff, primals, tangents) -> (result, tangent of the result)`."""
-        if symbolic_zeros:
-            raise NotImplementedError(
-                "custom_jvp.defjvp: symbolic_zeros=True is not implemented: the rule gets arrays of zeros"
-            )
-        self.jvp = jvp
+        """Set the rule: `jvp(*nondiff, primals, tangents) -> (result, tangent of the result)`.
+
+        symbolic_zeros: tangents that are known to be zero come as `custom_derivatives.SymbolicZero`, not as arrays.
+        """
+        self.jvp, self.symbolic_zeros = jvp, bool(symbolic_zeros)
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
@@ -109,20 +110,21 @@ class custom_jvp:
             raise AttributeError(f"No JVP defined for custom_jvp function {fun_name(self.fun)} using defjvp.")
         fixed, dynamic = split_fixed(by_position(self.fun, args, kwargs), self.nondiff_argnums)
         leaves, structure = tree.flatten(dynamic)
-        call = _JvpCall(self.fun, self.jvp, fixed, structure)
+        call = _JvpCall(self.fun, self.jvp, fixed, structure, self.symbolic_zeros)
         outs = call([as_operand(x, call.name) for x in leaves])
         return tree.unflatten(call.out_tree, outs)
 
 
 class _JvpCall(_Ruled):
-    def __init__(self, fun: Callable[..., Any], jvp: Callable[..., Any], fixed: Fixed, structure: Any):
+    def __init__(self, fun: Callable[..., Any], jvp: Callable[..., Any], fixed: Fixed, structure: Any, symbolic: bool):
         super().__init__(fun, fixed, structure)
-        self.rule = UserJvp(self, jvp)
+        self.rule = UserJvp(self, jvp, symbolic)
 
     def bind(self, args: Sequence[Any]) -> list[Any]:
         closed, consts = self.staged(args)
+        rule = self.rule.after(len(consts))
         return custom_jvp_call(
-            *consts, *args, name=self.name, call_jaxpr=closed, jvp=self.rule.after(len(consts)), symbolic_zeros=False
+            *consts, *args, name=self.name, call_jaxpr=closed, jvp=rule, symbolic_zeros=rule.symbolic
         )
 
     def derive(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -134,18 +136,18 @@ class UserJvp(Keyed):
 
     __name__ = "jvp"
 
-    def __init__(self, call: _Ruled, jvp: Callable[..., Any], skipped: int = 0):
-        self.call, self.jvp, self.skipped = call, jvp, skipped
-        self.key = (call.fun, jvp, call.fixed, call.structure, skipped)
+    def __init__(self, call: _Ruled, jvp: Callable[..., Any], symbolic: bool, skipped: int = 0):
+        self.call, self.jvp, self.symbolic, self.skipped = call, jvp, symbolic, skipped
+        self.key = (call.fun, jvp, symbolic, call.fixed, call.structure, skipped)
 
     def after(self, skipped: int) -> UserJvp:
         """The rule for operands of which the first are constants."""
-        return UserJvp(self.call, self.jvp, skipped) if skipped else self
+        return UserJvp(self.call, self.jvp, self.symbolic, skipped) if skipped else self
 
     def __call__(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         call = self.call
         xs = tuple(tree.unflatten(call.structure, [shown(x) for x in primals[self.skipped :]]))
-        ts = tuple(tree.unflatten(call.structure, [shown(instantiate(t)) for t in tangents[self.skipped :]]))
+        ts = tuple(tree.unflatten(call.structure, [shown_or_zero(t, self.symbolic) for t in tangents[self.skipped :]]))
         pair = self.jvp(*call.fixed.values, xs, ts)
         rule = f"Custom JVP rule {fun_name(self.jvp)} for function {call.name}"
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
@@ -173,6 +175,13 @@ class UserJvp(Keyed):
 def _checked_tangent(rule: str, aval: ShapedArray, t: Any) -> Any:
     want = tangent_aval(aval)
     if is_float0(want):
+        return Zero(want)
+    if isinstance(t, SymbolicZero):
+        if t.shape != want.shape or t.dtype != want.dtype:
+            raise TypeError(
+                f"{rule} must produce primal and tangent outputs with corresponding shapes and dtypes. Expected "
+                f"{want.str_short()} (tangent type of {aval.str_short()}) but got a SymbolicZero of {t.aval.str_short()}."
+            )
         return Zero(want)
     t = as_value(t)
     if t.aval.shape != want.shape or t.aval.dtype != want.dtype:
@@ -214,6 +223,7 @@ class custom_vjp:
         self.fun, self.nondiff_argnums = fun, _argnums(fun, nondiff_argnums, nondiff_argnames)
         self.fwd: Callable[..., Any] | None = None
         self.bwd: Callable[..., Any] | None = None
+        self.symbolic_zeros = False
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -228,34 +238,38 @@ class custom_vjp:
         symbolic_zeros: bool = False,
         optimize_remat: bool = False,
     ) -> None:
-        """Set the rules.  A cotangent may be None for zero."""
-        if symbolic_zeros:
-            raise NotImplementedError(
-                "custom_vjp.defvjp: symbolic_zeros=True is not implemented: the rules get arrays of zeros"
-            )
-        self.fwd, self.bwd = fwd, bwd
+        """Set the rules.  A cotangent may be None for zero.
+
+        symbolic_zeros: `fwd` gets each leaf as `custom_derivatives.CustomVJPPrimal` (value, perturbed), and `bwd` gets
+        `custom_derivatives.SymbolicZero` for the results that nothing depends on.
+        """
+        self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, bool(symbolic_zeros)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.fwd is None or self.bwd is None:
             raise AttributeError(f"No VJP defined for custom_vjp function {fun_name(self.fun)} using defvjp.")
         fixed, dynamic = split_fixed(by_position(self.fun, args, kwargs), self.nondiff_argnums)
         leaves, structure = tree.flatten(dynamic)
-        call = _VjpCall(self.fun, self.fwd, self.bwd, fixed, structure)
+        call = _VjpCall(self.fun, self.fwd, self.bwd, fixed, structure, self.symbolic_zeros)
         outs = call([as_operand(x, call.name) for x in leaves])
         return tree.unflatten(call.out_tree, outs)
 
 
 class _VjpCall(_Ruled):
     def __init__(
-        self, fun: Callable[..., Any], fwd: Callable[..., Any], bwd: Callable[..., Any], fixed: Fixed, structure: Any
-    ):
+        self, fun: Callable[..., Any], fwd: Callable[..., Any], bwd: Callable[..., Any], fixed: Fixed, structure: Any, symbolic: bool,
+    ):  # fmt: skip
         super().__init__(fun, fixed, structure)
-        self.rule = UserVjp(self, fwd, bwd)
+        self.rule = UserVjp(self, fwd, bwd, symbolic)
 
     def bind(self, args: Sequence[Any]) -> list[Any]:
         closed, consts = self.staged(args)
-        rule = self.rule if not consts else UserVjp(self, self.rule.fwd, self.rule.bwd, len(consts))
-        return custom_vjp_call(*consts, *args, name=self.name, call_jaxpr=closed, fwd=rule, symbolic_zeros=False)
+        rule = self.rule
+        if consts:
+            rule = UserVjp(self, rule.fwd, rule.bwd, rule.symbolic, len(consts))
+        return custom_vjp_call(
+            *consts, *args, name=self.name, call_jaxpr=closed, fwd=rule, symbolic_zeros=rule.symbolic
+        )
 
     def derive(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         return derive_by_vjp(self.rule, primals, tangents)
@@ -264,14 +278,19 @@ class _VjpCall(_Ruled):
 class UserVjp(VjpRule):
     """The user's rules on flat values."""
 
-    def __init__(self, call: _Ruled, fwd: Callable[..., Any], bwd: Callable[..., Any], skipped: int = 0):
-        self.call, self.fwd, self.bwd, self.skipped = call, fwd, bwd, skipped
-        self.key = (call.fun, fwd, bwd, call.fixed, call.structure, skipped)
+    def __init__(
+        self, call: _Ruled, fwd: Callable[..., Any], bwd: Callable[..., Any], symbolic: bool, skipped: int = 0
+    ):
+        self.call, self.fwd, self.bwd, self.symbolic, self.skipped = call, fwd, bwd, symbolic, skipped
+        self.key = (call.fun, fwd, bwd, symbolic, call.fixed, call.structure, skipped)
 
-    def forward(self, primals: Sequence[Any]) -> tuple[list[Any], list[Any], UserBackward]:
+    def forward(self, primals: Sequence[Any], perturbed: Sequence[bool]) -> tuple[list[Any], list[Any], UserBackward]:
         call = self.call
-        primals = primals[self.skipped :]
-        pair = self.fwd(*call.arguments(primals))
+        primals, perturbed = primals[self.skipped :], perturbed[self.skipped :]
+        leaves = [shown(x) for x in primals]
+        if self.symbolic:
+            leaves = [CustomVJPPrimal(x, p) for x, p in zip(leaves, perturbed, strict=True)]
+        pair = self.fwd(*call.fixed.join(tree.unflatten(call.structure, leaves)))
         rule = f"Custom VJP fwd rule {fun_name(self.fwd)} for function {call.name}"
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TypeError(
@@ -298,6 +317,7 @@ class UserBackward(Keyed):
 
     def __init__(self, rule: UserVjp, residual_tree: Any, out_tree: Any, avals: tuple[ShapedArray, ...]):
         self.rule, self.residual_tree, self.out_tree, self.avals = rule, residual_tree, out_tree, avals
+        self.symbolic = rule.symbolic
         self.key = (rule, residual_tree, out_tree, avals)
 
     @property
@@ -307,7 +327,8 @@ class UserBackward(Keyed):
     def __call__(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         call = self.rule.call
         saved = tree.unflatten(self.residual_tree, [shown(r) for r in residuals])
-        found = self.rule.bwd(*call.fixed.values, saved, tree.unflatten(self.out_tree, [shown(c) for c in cotangents]))
+        given = [shown_or_zero(c, self.symbolic) for c in cotangents]
+        found = self.rule.bwd(*call.fixed.values, saved, tree.unflatten(self.out_tree, given))
         what = f"Custom VJP bwd rule {fun_name(self.rule.bwd)} for function {call.name}"
         args = tree.unflatten(call.structure, range(call.structure.num_leaves))
         if isinstance(found, list):
@@ -342,7 +363,7 @@ class UserBackward(Keyed):
 
     def _checked(self, what: str, k: int, ct: Any, aval: ShapedArray) -> Any:
         want = tangent_aval(aval)
-        if ct is None or is_float0(want):
+        if ct is None or isinstance(ct, SymbolicZero) or is_float0(want):
             return None
         ct = as_value(ct)
         if ct.aval.shape != want.shape or ct.aval.dtype != want.dtype:

@@ -19,9 +19,9 @@ from mpiarray.core.trace import current_trace
 from mpiarray.core.value import aval_of
 from mpiarray.ops.common import BatchAxis
 from mpiarray.ops.linear import reduce_sum, tangent_aval
-from mpiarray.transforms.batching import batch_flat, batch_jaxpr, front, to_front
+from mpiarray.transforms.batching import batch_flat, batch_jaxpr, example_aval, front, to_front
 from mpiarray.transforms.calls import call_transpose
-from mpiarray.transforms.tangents import as_value, filled, instantiate, is_float0
+from mpiarray.transforms.tangents import as_value, filled, is_float0
 from mpiarray.types.aval import ShapedArray
 
 JvpRule = Callable[[Sequence[Any], Sequence[Any]], tuple[list[Any], list[Any]]]
@@ -114,20 +114,18 @@ class VjpRule(Keyed):
 
     __name__ = "fwd"
 
-    def __call__(self, primals: Sequence[Any]) -> tuple[list[Any], list[Any], Backward]:
-        return self.forward(primals)
-
-    def forward(self, primals: Sequence[Any]) -> tuple[list[Any], list[Any], Backward]:
+    def forward(self, primals: Sequence[Any], perturbed: Sequence[bool]) -> tuple[list[Any], list[Any], Backward]:
+        """(results, residuals, backward rule); `perturbed`: whether somebody differentiates by each operand."""
         raise NotImplementedError
 
 
 def derive_by_vjp(rule: VjpRule, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Results, and tangents that can only be transposed."""
-    outs, residuals, backward = rule.forward(primals)
+    active = tuple(not isinstance(t, Zero) for t in tangents)
+    outs, residuals, backward = rule.forward(primals, active)
     outs = [as_value(x) for x in outs]
     out_avals = tuple(tangent_aval(x.aval) for x in outs)
     linear = [t for t in tangents if not isinstance(t, Zero)]
-    active = tuple(not isinstance(t, Zero) for t in tangents)
     floats = tuple(a for a in out_avals if not is_float0(a))
     if linear and floats and current_trace().evaluates:
         _no_forward(backward=backward)
@@ -167,11 +165,11 @@ class BatchedVjp(VjpRule):
         self.rule, self.axis, self.mapped, self.skipped = rule, axis, mapped, skipped
         self.key = (rule, axis, mapped, skipped)
 
-    def forward(self, primals: Sequence[Any]) -> tuple[list[Any], list[Any], Backward]:
+    def forward(self, primals: Sequence[Any], perturbed: Sequence[bool]) -> tuple[list[Any], list[Any], Backward]:
         found: list[tuple[int, Backward]] = []
 
         def f(*xs: Any) -> list[Any]:
-            outs, residuals, backward = self.rule.forward(xs)
+            outs, residuals, backward = self.rule.forward(xs, perturbed[self.skipped :])
             found.append((len(outs), backward))
             return [*outs, *residuals]
 
@@ -201,6 +199,7 @@ class BatchedBackward(Keyed):
             skipped,
             residual_dims,
         )
+        self.symbolic = getattr(backward, "symbolic", False)
         self.key = (backward, axis, mapped, skipped, residual_dims)
 
     def __call__(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
@@ -210,7 +209,7 @@ class BatchedBackward(Keyed):
 
         def f(*flat: Any) -> list[Any]:
             given = iter(flat[n:])
-            cts = [next(given) if flag else c for flag, c in zip(live, cotangents, strict=True)]
+            cts = [next(given) if flag else self._example(c) for flag, c in zip(live, cotangents, strict=True)]
             found = self.backward(flat[:n], cts)
             flags.extend(_present(c) for c in found)
             return [c for c in found if _present(c)]
@@ -221,6 +220,9 @@ class BatchedBackward(Keyed):
         return [None] * self.skipped + [
             self._placed(*next(pairs), m) if flag else None for flag, m in zip(flags, self.mapped, strict=True)
         ]
+
+    def _example(self, c: Any) -> Any:
+        return Zero(example_aval(c.aval, 0)) if isinstance(c, Zero) else c
 
     def _placed(self, ct: Any, dim: int | None, mapped: bool) -> Any:
         ct = to_front(ct, self.axis, dim)
@@ -267,7 +269,9 @@ def _lin_transpose(
     out_avals: tuple[ShapedArray, ...],
 ) -> list[Any]:
     given = iter(cts)
-    full = [filled(a, 0) if is_float0(a) else instantiate(next(given)) for a in out_avals]
+    full = [Zero(a) if is_float0(a) else next(given) for a in out_avals]
+    if not getattr(backward, "symbolic", False):
+        full = [filled(c.aval, 0) if isinstance(c, Zero) else c for c in full]
     found = backward(args[:num_res], full)
     chosen = [c for c, flag in zip(found, active, strict=True) if flag]
     linear = args[num_res:]
