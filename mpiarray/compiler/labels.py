@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from mpiarray.types.mesh import AbstractMesh
 from mpiarray.types.partition_spec import PartitionSpec as P
 
 _MOST = 400  # assumptions that are tried for an equation
+_BODIES = 12  # assumptions for an equation with a body, which is lowered for each
 _KEPT = 64  # labels that are kept of them: the fastest by themselves
 
 
@@ -65,7 +66,8 @@ def layouts(aval: Any, mesh: AbstractMesh) -> tuple[P, ...]:
     return tuple(found)
 
 
-def _bare(aval: Any) -> P:
+def bare_spec(aval: Any) -> P:
+    """A value without Auto axes."""
     return spec_from(aval.dims if not aval.mesh.empty else ((),) * aval.ndim)
 
 
@@ -73,7 +75,7 @@ def _alike(aval: Any, other: Any, spec: P, mesh: AbstractMesh) -> P:
     """Another operand's layout for this one, dim by dim where the sizes agree."""
     if aval.shape == other.shape:
         return spec
-    bare = _bare(aval)
+    bare = bare_spec(aval)
     if aval.ndim != other.ndim:
         return bare
     pairs = zip(aval.shape, other.shape, spec.dims, bare.dims)
@@ -87,7 +89,7 @@ def assumptions(eqn: Eqn, mesh: AbstractMesh) -> Iterator[list[P]]:
     """Specs for the operands."""
     avals = [v.aval for v in eqn.invars]
     arrays = [k for k, a in enumerate(avals) if a.ndim and not isinstance(eqn.invars[k], Literal)]
-    bare = [_bare(a) for a in avals]
+    bare = [bare_spec(a) for a in avals]
     if not arrays:
         yield bare
     elif eqn.op.name == "dot_general" and len(arrays) == 2:
@@ -122,7 +124,7 @@ def _products(eqn: Eqn, mesh: AbstractMesh) -> Iterator[list[P]]:
     if len(roles) ** len(axes) > 4 * _MOST:
         roles = roles[: max(2, int((4 * _MOST) ** (1 / len(axes))))]
     for chosen in itertools.product(roles, repeat=len(axes)):
-        specs = [[list(d) for d in _bare(a).dims] for a in (left, right)]
+        specs = [[list(d) for d in bare_spec(a).dims] for a in (left, right)]
         for axis, places in zip(axes, chosen):
             for side, d in enumerate(places):
                 if d is not None:
@@ -147,8 +149,9 @@ def _placements(eqn: Eqn, mesh: AbstractMesh) -> Iterator[P | None]:
 class Labels:
     """Labels of equations for one machine and mesh; equal equations share theirs."""
 
-    def __init__(self, program: Program, machine: Machine):
-        self.program, self.machine = program, machine
+    def __init__(self, program: Program, machine: Machine, loops: Callable[[Eqn], list[list[P]]]):
+        """`loops` gives assumptions on the operands of an equation that runs a body many times."""
+        self.program, self.machine, self.loops = program, machine, loops
         self.found: dict[Any, list[Label]] = {}
 
     def of(self, eqn: Eqn, mesh: AbstractMesh, first: Plan) -> list[Label]:
@@ -164,8 +167,10 @@ class Labels:
 
     def make(self, eqn: Eqn, mesh: AbstractMesh) -> list[Label]:
         plans: dict[Any, Plan] = {}
-        given = assumptions(eqn, mesh)
-        for assumed in itertools.islice(given, 8 if eqn.op.lower is not None else 4 * _MOST):
+        given: Iterator[list[P]] = assumptions(eqn, mesh)
+        if eqn.op.lower is not None:
+            given = iter(self.loops(eqn) or list(itertools.islice(given, _BODIES if self.program.open else 0)))
+        for assumed in itertools.islice(given, 4 * _MOST):
             for placed in _placements(eqn, mesh):
                 try:
                     plan = checked_plan(eqn, mesh, assumed, placed)

@@ -49,8 +49,12 @@ class Graph:
         return out
 
 
+_WORK = 100_000  # edges that messages pass: large programs get fewer rounds
+
+
 def search(graph: Graph, starts: Sequence[Sequence[int]], rounds: int = 24) -> list[int]:
     """The best choice found: from messages, and from the choices given, each improved node by node."""
+    rounds = max(3, min(rounds, _WORK // max(1, len(graph.edges))))
     found = [improved(graph, list(s)) for s in starts]
     passing = _Messages(graph)
     best = float("inf")

@@ -17,6 +17,7 @@ from mpiarray import P, lax
 from mpiarray.compiler import pipeline
 from mpiarray.compiler.cost import program_cost
 from mpiarray.compiler.machine import Machine, machine, use
+from mpiarray.compiler.passes import choose as choose_pass
 from mpiarray.compiler.pipeline import explain
 from mpiarray.compiler.program import Program
 from mpiarray.core.trace import abstract_mesh
@@ -186,6 +187,51 @@ def test_a_transformer_block_is_near_the_best_annotation(devices: int, name: str
         if "down" in parameters:  # f32[4*width,width], beside the three dims of `out`
             parameters["down"] = P(parameters["out"][0], parameters["out"][2])
     compare(transformer(auto_mesh(*MESHES[devices]), *SIZES[name]), hands)
+
+
+@pytest.mark.parametrize("devices", [8, 64])
+def test_stacked_layers_under_scan(devices: int):
+    """A loop's operands are chosen by the same search over its body."""
+
+    def loss(p, x, y):
+        x, _ = lax.scan(lambda x, p: (x + jnp.maximum(x @ p["up"], 0) @ p["down"], None), x, p)
+        return ((x - y) ** 2).mean()
+
+    parameters = {"down": (4, 4096, 1024), "up": (4, 1024, 4096)}
+    step = Step(descent(loss), parameters, [(1024, 1024)] * 2, auto_mesh(*MESHES[devices]))
+    both = ("x", "y")
+    hands = {
+        "one device": ({}, P()),
+        "data": ({}, P(both)),
+        "tensor": ({"up": P(None, None, both), "down": P(None, both)}, P()),
+        "data over x, tensor over y": ({"up": P(None, None, "y"), "down": P(None, "y")}, P("x")),
+        "sharded": ({"up": P(None, both), "down": P(None, None, both)}, P(both)),
+    }
+    compare(step, hands)
+
+
+def test_loops_in_loops_are_looked_at_once(monkeypatch: pytest.MonkeyPatch):
+    """The work does not grow with the number of layouts to the power of the depth."""
+    searched = []
+    monkeypatch.setattr(choose_pass, "search", lambda *a, f=choose_pass.search, **k: searched.append(1) or f(*a, **k))
+
+    def nested(depth: int):
+        def f(x):
+            if not depth:
+                return jnp.sin(x) @ x
+            return lax.scan(lambda c, _: (nested(depth - 1)(c), None), x, None, length=2)[0]
+
+        return f
+
+    mesh, counts = auto_mesh(4, 2), []
+    aval = ShapedArray((64, 64), np.dtype("float32"), False, NamedSharding(mesh, P(None, None)))
+    for depth in (1, 2, 3):
+        searched.clear()
+        with abstract_mesh(mesh):
+            jaxpr = trace_to_jaxpr(lambda x, d=depth: [nested(d)(x)], [aval])
+            pipeline.lower("f", jaxpr, [P(None, None)], [None], mesh, 8, open=(0,))
+        counts.append(len(searched))
+    assert counts[2] - counts[1] <= counts[1] - counts[0] + 4
 
 
 def test_one_axis():

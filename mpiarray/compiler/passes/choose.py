@@ -17,26 +17,31 @@ from collections.abc import Sequence
 import numpy as np
 
 from mpiarray.compiler.cost import program_cost
-from mpiarray.compiler.labels import Label, Labels, layouts
+from mpiarray.compiler.labels import Label, Labels, bare_spec, layouts
 from mpiarray.compiler.machine import machine
 from mpiarray.compiler.passes.partition import partition
-from mpiarray.compiler.passes.propagate import itemsize, mesh_of_eqn, spec_of
+from mpiarray.compiler.passes.propagate import itemsize, mesh_of_eqn, propagate, spec_of
+from mpiarray.compiler.passes.simplify import inline
 from mpiarray.compiler.program import Program
 from mpiarray.compiler.search import Edge, Graph, search
 from mpiarray.core.jaxpr import Eqn, Var
 from mpiarray.core.plan import local_shape
 from mpiarray.core.value import Literal
+from mpiarray.transforms.evaluate import dead_code
 from mpiarray.types.partition_spec import PartitionSpec as P
 
 _GAIN = 0.95  # of propagation's time: what is hardly faster is left as it is
 _HOLDING = 0.01  # of the time it takes to read an open input: between equals, the one that holds less wins
+_LARGE = 10_000  # equations of a program that propagation alone is trusted with, unless inputs are open
+_LOOPS = 16  # layouts of what a loop carries that are tried
 _TOLD = 40  # equations that `explain` lists
 
 
 def choose(program: Program) -> Program:
     """Better plans on Auto axes, and specs for open inputs."""
     several = len(program.why) > 1  # for one equation that sends something propagation has tried what there is
-    if not (program.open or several) or not _one_mesh(program):
+    asked = bool(program.open) or (several and len(program.jaxpr.eqns) <= _LARGE)
+    if not asked or not _one_mesh(program):
         return program
     return _Chooser(program).run()
 
@@ -56,9 +61,10 @@ def _counted(program: Program) -> float:
 
 
 class _Chooser:
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, labels: Labels | None = None):
         self.program, self.mesh = program, program.mesh
-        self.labels = Labels(program, machine())
+        # shared with the bodies of loops, so that a loop in a loop is looked at once
+        self.labels = labels or Labels(program, machine(), self.loop)
         self.pinned = tuple(
             s if s is not None or program.open else spec_of(program.specs, v)
             for v, s in zip(program.jaxpr.outvars, program.out_specs)
@@ -106,7 +112,8 @@ class _Chooser:
     def equation(self, eqn: Eqn) -> None:
         mesh, plan = mesh_of_eqn(eqn), self.program.plans[eqn]
         node = len(self.costs)
-        fixed = mesh.empty or eqn.op.effects or (eqn.op.build is not None and eqn.op.impl is None)
+        communicates = eqn.op.build is not None and eqn.op.lower is None
+        fixed = mesh.empty or eqn.op.effects or communicates
         fixed = fixed or any(v.aval.unreduced or v.aval.reduced for v in (*eqn.invars, *eqn.outvars))
         if fixed:
             outs = plan.result or plan.outs
@@ -153,6 +160,32 @@ class _Chooser:
             small = np.array([[self.labels.move(v.aval, self.mesh, a, b) for b in columns] for a in rows])
             found = small[[rows[s] for s in have]][:, [columns[s] for s in wanted]]
             self.matrices[key] = found
+        return found
+
+    def loop(self, eqn: Eqn) -> list[list[P]]:
+        """Where the operands of a loop would best lie, one answer for each layout of its first carried array: the same
+        search over its body, in which what is carried comes out as it went in.  Only where inputs are open: it takes time."""
+        if "num_carry" not in eqn.params or not self.program.open:
+            return []
+        closed, consts, carried = (eqn.params[k] for k in ("jaxpr", "num_consts", "num_carry"))
+        inner = dead_code(inline(closed.jaxpr))
+        arrays = [k for k in range(consts, consts + carried) if inner.invars[k].aval.ndim]
+        first = arrays[0] if arrays else next((k for k, v in enumerate(inner.invars) if v.aval.ndim), None)
+        if first is None or inner.constvars:
+            return []
+        bare = [bare_spec(v.aval) for v in inner.invars]
+        others = frozenset(k for k in range(len(bare)) if k != first)
+        ties = tuple((k, consts + k) for k in range(carried))
+        found = []
+        spread = layouts(inner.invars[first].aval, self.mesh)
+        for spec in spread[:_LOOPS]:
+            ins = tuple(spec if k == first else s for k, s in enumerate(bare))
+            free = (None,) * len(inner.outvars)
+            program = self.program
+            body = Program(program.name, inner, ins, free, self.mesh, program.size, open=others, ties=ties)
+            specs = _Chooser(propagate(body), self.labels).run().in_specs
+            slices = (P.from_dims(((), *s.dims), s.unreduced, s.reduced) for s in specs[consts + carried :])
+            found.append([*specs[: consts + carried], *slices])
         return found
 
     # -- the choice --------------------------------------------------------------------------------------------
