@@ -1,15 +1,17 @@
-"""A causal language model learns to spell Python's own documentation, in three parallel ways: the same losses.
+"""A causal language model learns to spell Python's own documentation, in four parallel ways: the same losses.
 
-    launch/run -n 8 examples/train_transformer.py [--parallel dp|fsdp|tp] [--layers 24] [--scan]
+    launch/run -n 8 examples/train_transformer.py [--parallel dp|fsdp|tp|auto] [--layers 24] [--scan]
 
 A decoder of the usual kind reads the characters of the standard library's docstrings and predicts the next one: learned
 positions, layers of causal attention and of two dense products, each after a norm and added to what it was given; Adam.
-Code is global and axes are Explicit: a way to train is a table of specs, and what is sent follows from the types.
+Code is global and axes are Explicit, but for the last way: a way to train is a table of specs, and what is sent follows from
+the types.
 
 - dp    the text is split, every rank has all parameters. Gradients are summed, all of one size class in one message.
 - fsdp  parameters and Adam's two averages are split as well; a layer is gathered just before its use, and again on the
         way back (remat); its gradient is summed and split at once.
 - tp    heads and inner features are split, the text is not: two sums of activations per layer and direction.
+- auto  axes are Auto and nothing is said: the compiler chooses where everything lies, by its cost model, and tells why.
 
 Layers are unrolled, or stacked and run by `scan`, which compiles one layer only. `--compile-only N` says how long tracing
 and compiling take and what a step costs for a mesh of N devices, which need not exist.
@@ -23,6 +25,7 @@ import pkgutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -30,6 +33,7 @@ import numpy as np
 
 import mpiarray as jax
 import mpiarray.numpy as jnp
+from mpiarray.sharding import AUTO, AxisType
 from mpiarray.sharding import PartitionSpec as P
 
 CHARACTERS = 96  # printable ASCII, and the end of a line
@@ -60,13 +64,13 @@ class Model:
 class Way:
     """Where things are: specs of the text i32[batch,length], of a layer's parameters by name, and how they are used.
 
-    hidden  of what goes from layer to layer, f32[batch,length,width]
+    hidden  of what goes from layer to layer, f32[batch,length,width]; None: the compiler's choice, and all else too
     others  of the parameters outside the layers
     borrow  whether a layer's parameters are gathered for its time
     """
 
     text: P
-    hidden: P
+    hidden: P | None
     layer: dict[str, P]
     others: dict[str, P]
     borrow: bool = False
@@ -96,6 +100,7 @@ WAYS = {
     "dp": Way(P(AXIS), P(AXIS, None, None), WHOLE, WHOLE),
     "fsdp": Way(P(AXIS), P(AXIS, None, None), FIRST, FIRST | {"positions": P(None, AXIS)}, borrow=True),
     "tp": Way(P(), P(None, None, None), TENSOR, WHOLE),
+    "auto": Way(P(), None, WHOLE, WHOLE),
 }
 
 
@@ -159,7 +164,9 @@ def loss(parameters: Parameters, text: jax.Array, following: jax.Array, model: M
 def trainer(model: Model, way: Way, rate: float) -> Step:
     """One step of Adam: (parameters, averages, squares, number of the step, text, following) -> new ones, loss."""
 
-    @jax.jit
+    chosen = {"in_shardings": AUTO, "donate_argnums": (0, 1, 2)} if way.hidden is None else {}
+
+    @partial(jax.jit, **chosen)
     def step(parameters: Any, averages: Any, squares: Any, number: Any, text: Any, following: Any) -> Any:
         value, slopes = jax.value_and_grad(loss)(parameters, text, following, model, way)
         averages = jax.tree.map(lambda a, g: BETA1 * a + (1 - BETA1) * g, averages, slopes)
@@ -230,7 +237,7 @@ def structs(model: Model, way: Way, mesh: Any, size: int) -> tuple[Any, ...]:
     """The types of a step's arguments on a mesh."""
 
     def struct(shape: tuple[int, ...], spec: P, dtype: str = "float32") -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=jax.NamedSharding(mesh, spec))
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=jax.NamedSharding(mesh, spec) if way.hidden else None)
 
     stack = (model.layers,) if model.scan else ()
     layer = {name: (*stack, *shape(model)) for name, shape in SHAPES.items()}
@@ -243,7 +250,7 @@ def structs(model: Model, way: Way, mesh: Any, size: int) -> tuple[Any, ...]:
 
 def compile_only(options: argparse.Namespace, model: Model, way: Way) -> None:
     """Trace and compile the step for a mesh that may be larger than the job; tell times and costs."""
-    mesh = jax.sharding.AbstractMesh((options.compile_only,), (AXIS,), (jax.sharding.AxisType.Explicit,))
+    mesh = jax.sharding.AbstractMesh((options.compile_only,), (AXIS,), axis_types(way))
     with jax.sharding.use_abstract_mesh(mesh):
         args = structs(model, way, mesh, options.batch)
         begun = time.perf_counter()
@@ -254,23 +261,31 @@ def compile_only(options: argparse.Namespace, model: Model, way: Way) -> None:
     say(f"tracing {staged - begun:.2f} s, compiling {done - staged:.2f} s: {len(traced.jaxpr.jaxpr.eqns)} equations")
     for name, value in compiled.cost_analysis().items():
         say(f"{name:45} {value:14.0f}")
+    if way.hidden is None:
+        say(compiled.explain())
+
+
+def axis_types(way: Way) -> tuple[AxisType, ...]:
+    return (AxisType.Explicit if way.hidden is not None else AxisType.Auto,)
 
 
 def train(options: argparse.Namespace, model: Model, way: Way) -> None:
     """Place things, train, and tell losses; exit with an error unless they fell."""
-    jax.set_mesh(jax.make_mesh((jax.device_count(),), (AXIS,)))
-    parameters = jax.tree.map(jax.device_put, initial(model, options.seed), spread(model, way))
-    averages, squares = (jax.tree.map(jnp.zeros_like, parameters) for _ in range(2))
-    leaves = jax.tree.leaves(parameters)
-    own = sum(leaf.addressable_shards[0].data.size for leaf in leaves)
-    say(f"{options.parallel}: {sum(leaf.size for leaf in leaves)} parameters, {own} of them on a rank")
-
+    jax.set_mesh(jax.make_mesh((jax.device_count(),), (AXIS,), axis_types(way)))
+    parameters = initial(model, options.seed)
+    zeros = jax.tree.map(np.zeros_like, parameters)
+    averages, squares = zeros, zeros
+    if way.hidden is not None:
+        parameters, averages, squares = (
+            jax.tree.map(jax.device_put, tree, spread(model, way)) for tree in (parameters, zeros, zeros)
+        )
     text, random = corpus(), np.random.default_rng(options.seed)
     step = trainer(model, way, options.rate)
     losses: list[float] = []
     begun = first = time.perf_counter()
     for number in range(1, options.steps + 1):
-        pieces = jax.device_put(batch(text, options.batch, model.length, random), way.text)
+        pieces = batch(text, options.batch, model.length, random)
+        pieces = jax.device_put(pieces, way.text) if way.hidden is not None else pieces
         parameters, averages, squares, value = step(parameters, averages, squares, np.float32(number), *pieces)
         losses.append(float(value))
         if number == 1:
@@ -278,6 +293,9 @@ def train(options: argparse.Namespace, model: Model, way: Way) -> None:
             say(f"step    1: loss {losses[0]:.4f} (compiled and run in {first - begun:.1f} s)")
         elif number % options.every == 0:
             say(f"step {number:4}: loss {losses[-1]:.4f}")
+    leaves = jax.tree.leaves(parameters)
+    own = sum(leaf.addressable_shards[0].data.size for leaf in leaves)
+    say(f"{options.parallel}: {sum(leaf.size for leaf in leaves)} parameters, {own} of them on a rank")
     each = (time.perf_counter() - first) / max(1, options.steps - 1)
     say(f"{1e3 * each:.1f} ms a step, {options.batch * model.length / each:.0f} characters a second")
     before, after = np.mean(losses[:5]), np.mean(losses[-5:])
@@ -290,7 +308,7 @@ def trouble(options: argparse.Namespace, ranks: int) -> str | None:
     """Why these sizes cannot be divided by so many ranks; None when they can."""
     if options.width % options.heads:
         return f"--heads {options.heads} must divide --width {options.width}"
-    if options.parallel != "tp" and options.batch % ranks:
+    if options.parallel in ("dp", "fsdp") and options.batch % ranks:
         return f"pieces of text are spread evenly: {ranks} ranks must divide --batch {options.batch}"
     if options.parallel == "tp" and options.heads % ranks:
         return f"heads are spread evenly: {ranks} ranks must divide --heads {options.heads}"

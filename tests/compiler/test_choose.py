@@ -433,3 +433,31 @@ def test_calls_place_what_lies_nowhere():
         assert len(step._chosen) == 1 and len(next(iter(step._chosen.values()))) <= 2
     np.testing.assert_allclose(got[0], expected[0], rtol=1e-6)
     np.testing.assert_allclose(again[0], update(expected, x, -x)[0][0], rtol=1e-6)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_calls_on_ranks():
+    """Steps with chosen shardings give numpy's numbers, and the second takes what the first gave."""
+    count = jax.device_count()
+    random = np.random.default_rng(0)
+    w = random.normal(size=(16, 8 * count)).astype(np.float32), random.normal(size=(8 * count, 16)).astype(np.float32)
+    x = random.normal(size=(8 * count, 16)).astype(np.float32)
+    before = machine()
+    use(Machine(flops=1e6, memory=1e6))  # so slow that there is something to share
+    try:
+        with jax.set_mesh(jax.make_mesh((count,), ("x",), axis_types=(AxisType.Auto,))):
+            step = jax.jit(update, in_shardings=AUTO, donate_argnums=0)
+            got, _ = step(w, x, -x)
+            assert any(leaf.addressable_shards[0].data.size < leaf.size for leaf in got)
+            got, _ = step(got, x, -x)
+            got = [np.asarray(g) for g in got]
+            assert [len(v) for v in step._chosen.values()] == [1]
+    finally:
+        use(before)
+    for _ in range(2):
+        hidden = np.maximum(x @ w[0], 0)
+        error = 2 * (hidden @ w[1] + x) / x.size
+        down, up = hidden.T @ error, x.T @ ((error @ w[1].T) * (hidden > 0))
+        w = w[0] - np.float32(0.1) * up, w[1] - np.float32(0.1) * down
+    for g, e in zip(got, w):
+        np.testing.assert_allclose(g, e, rtol=1e-4, atol=1e-5)

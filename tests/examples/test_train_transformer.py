@@ -108,7 +108,7 @@ def test_loss_and_slopes_are_numpys(example: ModuleType, problem, name: str, sca
     assert list(out_specs[1:]) == [s.padded(p.ndim) for s, p in zip(specs, leaves)], "slopes lie as parameters do"
 
 
-@pytest.mark.parametrize("name", ["dp", "fsdp", "tp"])
+@pytest.mark.parametrize("name", ["dp", "fsdp", "tp", "auto"])
 def test_it_says_what_a_step_costs_on_a_mesh_that_is_not_there(example, name, monkeypatch, capsys):
     monkeypatch.setattr(
         sys, "argv", ["x", "--compile-only", "16", "--heads", "16", "--parallel", name, "--layers", "1"]
@@ -116,6 +116,7 @@ def test_it_says_what_a_step_costs_on_a_mesh_that_is_not_there(example, name, mo
     example.main()
     out = capsys.readouterr().out
     assert "tracing" in out and "communication bytes" in out
+    assert ("chosen for the whole program" in out) == (name == "auto")
 
 
 def test_it_says_which_sizes_it_needs(example, monkeypatch, capsys):

@@ -34,7 +34,7 @@ _GAIN = 0.95  # of propagation's time: what is hardly faster is left as it is
 _HOLDING = 0.01  # of the time it takes to read an open input: between equals, the one that holds less wins
 _LARGE = 10_000  # equations of a program that propagation alone is trusted with, unless inputs are open
 _LOOPS = 16  # layouts of what a loop carries that are tried
-_TOLD = 40  # equations that `explain` lists
+_TOLD = 40  # inputs, and equations, that `explain` lists
 
 
 def choose(program: Program) -> Program:
@@ -209,24 +209,34 @@ class _Chooser:
         """The whole, the inputs, then the equations at which another choice would cost most."""
         jaxpr, first = self.program.jaxpr, len(self.places)
         lines = [f"chosen for the whole program: {_time(after)}, one equation after the other it was {_time(before)}"]
-        for k in sorted(self.program.open):
-            costs = graph.alternatives(k, chosen)
-            lines.append(
-                f"input {k}, {jaxpr.invars[k].aval.short()}: {self.places[k][chosen[k]]}"
-                + _others(costs, chosen[k], [str(s) for s in self.places[k]])
-            )
         told: list[tuple[float, int, np.ndarray]] = []
+        for k in self.program.open:
+            costs = graph.alternatives(k, chosen)
+            told.append((_lead(costs, chosen[k]), k, costs))
+        for _, k, costs in _mattered(told):
+            text = f"input {k}, {jaxpr.invars[k].aval.short()}: {self.places[k][chosen[k]]}"
+            lines.append(text + _others(costs, chosen[k], [str(s) for s in self.places[k]]))
+        told = []
         for node in range(first, len(chosen)):
             if len(self.ways[node - first]) > 1:
                 costs = graph.alternatives(node, chosen)
-                told.append((float(costs[chosen[node]] - np.partition(costs, 1)[1]), node, costs))
-        mattered = sorted(sorted(told, key=lambda t: t[:2])[:_TOLD], key=lambda t: t[1])
-        for _, node, costs in mattered:
+                told.append((_lead(costs, chosen[node]), node, costs))
+        for _, node, costs in _mattered(told):
             eqn, names = jaxpr.eqns[node - first], [_way(x) for x in self.ways[node - first]]
             where = f" at {eqn.source}" if eqn.source else ""
             text = f"{eqn.op.name}{where}: {names[chosen[node]]}, {_time(costs[chosen[node]])}"
             lines.append(text + _others(costs, chosen[node], names))
         return tuple(lines)
+
+
+def _lead(costs: np.ndarray, chosen: int) -> float:
+    """How much longer the next best way would take."""
+    return float(np.partition(costs, 1)[1] - costs[chosen]) if len(costs) > 1 else 0.0
+
+
+def _mattered(told: list[tuple[float, int, np.ndarray]]) -> list[tuple[float, int, np.ndarray]]:
+    """The nodes with the largest leads, in the program's order."""
+    return sorted(sorted(told, key=lambda t: (-t[0], t[1]))[:_TOLD], key=lambda t: t[1])
 
 
 def _others(costs: np.ndarray, chosen: int, names: Sequence[str]) -> str:
