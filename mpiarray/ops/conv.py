@@ -25,9 +25,10 @@ from mpiarray.errors import ShardingTypeError
 from mpiarray.ops.boxes import blocks_of, changed_dims, explicit_axes, whole
 from mpiarray.ops.collectives import total
 from mpiarray.ops.common import BatchAxis
+from mpiarray.ops.conv_kernel import convolve
 from mpiarray.ops.linear import batch_to, by_argument, convert_element_type, move_dim, reshape, sharding_of, transpose
 from mpiarray.ops.shape import rev
-from mpiarray.ops.windows import convolve, dilated, fetch, spread, window_blocks, window_count
+from mpiarray.ops.windows import dilated, fetch, spread, window_blocks, window_count
 from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.sharding import NamedSharding

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +12,6 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from mpiarray.ops.boxes import Along, Blocks, move_boxes, moves_of, padded, slices_of
-
-_COLUMNS = 1 << 23  # elements of the largest matrix of windows that is made at a time
 
 # -- sizes -----------------------------------------------------------------------------------------
 
@@ -86,7 +83,7 @@ def spread(x: np.ndarray, pads: Sequence[tuple[int, int]], dilations: Sequence[i
         return x
     shape = [max(0, dilated(n, d) + sum(p)) for n, d, p in zip(x.shape, dilations, pads)]
     runs = [padded(n, p[0], d - 1, m) for n, p, d, m in zip(x.shape, pads, dilations, shape)]
-    out = np.full(shape, fill, x.dtype)
+    out = np.full_like(x, fill, shape=shape)  # in the memory order of x
     if all(r.size for r in runs):
         source, target = slices_of(runs)
         out[target] = x[source]
@@ -98,33 +95,3 @@ def windows_of(x: np.ndarray, sizes: Sequence[int], strides: Sequence[int], dila
     counts = [window_count(n, k, s, (0, 0), 1, r) for n, k, s, r in zip(x.shape, sizes, strides, dilations)]
     steps = [b * s for b, s in zip(x.strides, strides)] + [b * r for b, r in zip(x.strides, dilations)]
     return as_strided(x, (*counts, *sizes), steps, writeable=False)
-
-
-def convolve(
-    x: np.ndarray, w: np.ndarray, strides: Sequence[int], dilations: Sequence[int], groups: int, batch_groups: int
-) -> np.ndarray:
-    """(N, C, space) and (O, I, window) -> (N, O, space).
-
-    For each group, a matrix of windows times a matrix of kernels; at most `_COLUMNS` elements of the former exist.
-    """
-    n = len(x)
-    o, i, *sizes = w.shape
-    k, parts = len(sizes), groups * batch_groups
-    view = windows_of(x, (1, 1, *sizes), (1, 1, *strides), (1, 1, *dilations))
-    view = np.squeeze(view, (2 + k, 3 + k))
-    space, taps = view.shape[2 : 2 + k], math.prod(sizes)
-    # batch, feature, space..., window... -> batch, feature, window..., space...: rows of a block are copied as they are
-    view = view.transpose(0, 1, *range(2 + k, 2 + 2 * k), *range(2, 2 + k))
-    points = math.prod(space)
-    kernels = w.reshape(parts, o // parts, i * taps)
-    out = np.empty((n // batch_groups, parts, o // parts, points), x.dtype)
-    step = max(1, _COLUMNS // max(1, points * i * taps))
-    for part in range(parts):
-        if batch_groups > 1:
-            mine = view[part * (n // parts) : (part + 1) * (n // parts)]
-        else:
-            mine = view[:, part * i : (part + 1) * i]
-        for start in range(0, len(mine), step):
-            some = mine[start : start + step]
-            out[start : start + step, part] = kernels[part] @ some.reshape(len(some), i * taps, points)
-    return out.reshape(n // batch_groups, o, *space)

@@ -1,6 +1,7 @@
 """Convolutions and pooling on a mesh of devices, against the sums that define them, place by place."""
 
 import itertools
+import tracemalloc
 
 import ml_dtypes
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from mpiarray.core.op import Linear
 from mpiarray.errors import ShardingTypeError
-from mpiarray.ops import conv, pooling, windows
+from mpiarray.ops import conv, conv_kernel, pooling, windows
 from mpiarray.ops.common import BatchAxis
 from mpiarray.types.mesh import AxisType
 from mpiarray.types.sharding import NamedSharding
@@ -89,11 +90,15 @@ def draw_conv(data, spatial=None, orders=True):
     return x, w, params
 
 
-@settings(max_examples=100)
+@settings(max_examples=300)
 @given(st.data())
 def test_blocks_against_the_definition(data):
     x, w, params = draw_conv(data)
-    got = conv._conv_impl(x, w, **params)
+    choices = {"_SHIFTED": (0, 4), "_COLUMNS": (8, 100, 1 << 21), "_NARROW": (0, 192), "_TILE": (4, 1 << 16)}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, values in choices.items():
+            patch.setattr(conv_kernel, name, data.draw(st.sampled_from(values)))
+        got = conv._conv_impl(x, w, **params)
     np.testing.assert_array_equal(got, conv_loop(x, w, **params))
     assert got.dtype == x.dtype
 
@@ -102,8 +107,25 @@ def test_large_convolutions_are_made_in_pieces(monkeypatch):
     x, w = small((6, 2, 9, 9)), small((3, 2, 3, 3), 1)
     params = default(2)
     whole = conv._conv_impl(x, w, **params)
-    monkeypatch.setattr(windows, "_COLUMNS", 2 * 49 * 18)
+    monkeypatch.setattr(conv_kernel, "_COLUMNS", 2 * 49 * 18)
     np.testing.assert_array_equal(conv._conv_impl(x, w, **params), whole)
+
+
+@pytest.mark.parametrize("order", ["NCHW", "NHWC"])
+def test_memory_for_windows_is_bounded(order):
+    """One example whose windows would take 226 MB."""
+    shape = (1, 16, 300, 300) if order == "NCHW" else (1, 300, 300, 16)
+    x, w = small(shape), small((2, 16, 7, 7) if order == "NCHW" else (7, 7, 16, 2), 1)
+    kernel = "OIHW" if order == "NCHW" else "HWIO"
+    numbers = conv.conv_dimension_numbers(4, (order, kernel, order))
+    tracemalloc.start()
+    out = conv._conv_impl(x, w, **default(2, dimension_numbers=numbers))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * conv_kernel._COLUMNS + 4 * x.nbytes
+    some = (slice(None), slice(None), slice(0, 12), slice(0, 12)) if order == "NCHW" else (slice(None), slice(0, 12), slice(0, 12))  # fmt: skip
+    part = conv_loop(x[some], w, **default(2, dimension_numbers=numbers))
+    np.testing.assert_array_equal(out[tuple(slice(n) for n in part.shape)], part)
 
 
 def default(spatial, **change):
