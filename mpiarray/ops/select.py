@@ -77,7 +77,7 @@ def choose(mask: Any, no: Any, yes: Any, out: np.ndarray | None = None) -> Any:
     Large blocks are combined as bits, `no ^ ((no ^ yes) & mask)`, which keeps every NaN and sign as it is.
     """
     size = getattr(mask, "size", 1)
-    bits = _BITS.get(yes.dtype.itemsize)
+    bits: Any = _BITS.get(yes.dtype.itemsize)
     if size < _BLEND_SIZE or bits is None or type(mask) is not np.ndarray or yes.dtype.hasobject:
         if out is None:
             return np.where(mask, yes, no)

@@ -15,13 +15,14 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpiarray.core.jaxpr import Eqn, Jaxpr
+from mpiarray.core.jaxpr import Eqn, Jaxpr, Var
 from mpiarray.core.op import OPS, Out, Undefined, define
 from mpiarray.core.plan import Plan, replicated
 from mpiarray.core.source import Source
@@ -54,8 +55,9 @@ def _cache_bytes() -> int:
 
 
 CACHE_BYTES = _cache_bytes()
+# a tile's arrays take twice the cache: measured, larger tiles win until then, since each call has a price too
 _FEWEST = 2048  # elements of a tile: below it the calls cost more than the work
-_MOST = 65536
+_MOST = 131072
 
 
 class _Scan(NamedTuple):
@@ -131,7 +133,7 @@ class Tiled:
         self.sums = {e.outvars[0]: accumulator(e) for e in self.steps if e.op.name in COMBINE}
         self.results = [v for v in jaxpr.outvars if v not in self.sums]
         self.buffers = _Buffers(self.steps, self.results, {*self.results, *self.sums, *self.views})
-        size = CACHE_BYTES // 2 // max(1, self._bytes_per_element())
+        size = 2 * CACHE_BYTES // max(1, self._bytes_per_element())
         self.size = max(_FEWEST, min(_MOST, size))
         self._in_dims = self._prepare(shape)
         self._flat = self._prepare((math.prod(shape),)) if self._may_be_flat() else None
@@ -207,14 +209,14 @@ class _Buffers:
     @staticmethod
     def _chains(steps: Sequence[Eqn], results: Sequence[Any], fixed: set[Any], last: dict[Any, int]) -> dict[Any, Any]:
         """Values that may be where a result will be."""
-        maker = {e.outvars[0]: k for k, e in enumerate(steps)}
+        maker: dict[Any, int] = {e.outvars[0]: k for k, e in enumerate(steps)}
         found: dict[Any, Any] = {}
         for result in results:
             value = result
             while value is not None and writer_of(steps[maker[value]]) is not None:
                 k, value = maker[value], None
                 for v in steps[k].invars:
-                    usable = v in maker and v not in fixed and v not in found and last[v] == k
+                    usable = isinstance(v, Var) and v in maker and v not in fixed and v not in found and last[v] == k
                     if usable and v.aval.dtype == result.aval.dtype and writer_of(steps[maker[v]]) is not None:
                         found[v], value = result, v
                         break
@@ -271,8 +273,12 @@ class _Writer:
         line("w_ = w[t]")
         for name, indices in self.sliced:
             line(f"{name}_ = {name}[{indices}[i]]")
+        products = self._products() if self.flat else {}
         for eqn in tiled.steps:
-            self._step(eqn)
+            if eqn.outvars[0] in products:
+                self._sum_of_product(eqn, products[eqn.outvars[0]])
+            elif eqn not in products.values():
+                self._step(eqn)
         self.source.indent(-1)
         line(f"return [{', '.join(results)}]")
         return self.source.function()
@@ -337,6 +343,27 @@ class _Writer:
         final = dtypes.storage(v.aval.dtype)
         return name if final == dtype else f"{name}.astype({value(final)})"
 
+    def _products(self) -> dict[Any, Eqn]:
+        """Products that only a sum over everything reads: both are one call of BLAS, without a temporary."""
+        readers: Counter[Any] = Counter(v for e in self.tiled.steps for v in e.invars if not isinstance(v, Literal))
+        makers: dict[Any, Eqn] = {e.outvars[0]: e for e in self.tiled.steps}
+        found = {}
+        for eqn in self.tiled.steps:
+            if eqn.op is not reduce_sum or eqn.outvars[0].aval.dtype not in (np.float32, np.float64):
+                continue
+            (v,) = eqn.invars
+            product = makers.get(v)
+            single = product is not None and readers[v] == 1 and v not in self.tiled.jaxpr.outvars
+            if single and product is not None and _factors(product) is not None:
+                found[v] = eqn
+        return found
+
+    def _sum_of_product(self, product: Eqn, total: Eqn) -> None:
+        a, b = (self.names[v] for v in _factors(product) or ())
+        into = self.names[total.outvars[0]]
+        value = self.source.value
+        self.source.line(f"{value(np.add)}({into}, {value(np.dot)}({a}, {b}), out={into})")
+
     def _step(self, eqn: Eqn) -> None:
         line, value, tiled = self.source.line, self.source.value, self.tiled
         (out,) = eqn.outvars
@@ -362,6 +389,16 @@ class _Writer:
         else:
             self.names[out] = f"v{len(self.names)}"
             line(f"{self.names[out]} = {value(kernel_of(eqn))}({ins})")
+
+
+def _factors(eqn: Eqn) -> tuple[Any, Any] | None:
+    """The two arrays of one shape whose product an equation is."""
+    ufunc = ufunc_of(eqn)
+    if ufunc is np.square:
+        return eqn.invars[0], eqn.invars[0]
+    a, *others = eqn.invars
+    same = ufunc is np.multiply and all(v.aval.shape == eqn.outvars[0].aval.shape for v in eqn.invars)
+    return (a, others[0]) if same and not any(isinstance(v, Literal) for v in eqn.invars) else None
 
 
 def _build(ctx: Any, *, jaxpr: Jaxpr, shape: Shape) -> Callable[..., Any]:

@@ -173,3 +173,20 @@ def test_tiles_cover_each_element_once(shape, size):
         assert seen[index].shape == part
         assert np.prod(part) <= max(size, 1) or part[-1] == 1
     assert (seen == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_of_products(dtype, small_tiles):
+    """A product that only a sum reads is not made; the others are."""
+    rng = np.random.default_rng(3)
+    x, y = rng.standard_normal((2, 17, 5)).astype(dtype)
+
+    def f(x, y, xp):
+        d = x - y
+        kept = d * y
+        return xp.sum(d * d), xp.sum((x + 1) * d) + xp.sum(kept), kept, xp.sum(d**2), xp.sum(d * 3)
+
+    with jax.enable_x64():
+        for got, want in zip(jax.jit(lambda x, y: f(x, y, jnp))(x, y), f(x, y, np)):
+            assert np.asarray(got).dtype == dtype
+            np.testing.assert_allclose(np.asarray(got), want, rtol=1e-5)
