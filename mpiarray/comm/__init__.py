@@ -27,6 +27,7 @@ from mpiarray.comm.collectives import (
     exchange,
     gather_to,
     permute,
+    places,
     reduce_scatter,
 )
 from mpiarray.comm.groups import Group, axis_group, axis_members, device_group, world_group
@@ -55,6 +56,7 @@ __all__ = [
     "exchange",
     "gather_to",
     "permute",
+    "places",
     "raise_together",
     "rank",
     "rank_hint",

@@ -51,30 +51,32 @@ def all_reduce_many(
 ) -> list[np.ndarray]:
     """`all_reduce` of several blocks of one dtype in one MPI call; the results are parts of one new buffer.
 
-    `packed`, of the blocks' dtype and summed size, saves making the buffer that is sent.
+    `packed`, of the blocks' dtype and summed size, saves making the buffer that is sent; blocks that are views of it
+    are where they belong already (`places`).
     """
     if group.comm is None:
         return [np.array(x) for x in blocks]
-    return unpacked(all_reduce(group, pack_many(blocks, packed), op), blocks)
+    packed_blocks = pack_many(blocks, packed)
+    return places(all_reduce(group, packed_blocks, op), [x.shape for x in blocks])
 
 
 def pack_many(blocks: Sequence[np.ndarray], into: np.ndarray | None = None) -> np.ndarray:
-    """The items of blocks of one dtype one after the other, in `into` or a new buffer."""
+    """The items of blocks of one dtype one after the other, in `into` or a new buffer; views of `into` are there already."""
     flat = np.empty(sum(x.size for x in blocks), blocks[0].dtype) if into is None else into
-    start = 0
-    for x in blocks:
-        flat[start : start + x.size].reshape(x.shape)[...] = x
-        start += x.size
+    for x, place in zip(blocks, places(flat, [x.shape for x in blocks])):
+        if x.base is not flat:
+            place[...] = x
     return flat
 
 
-def unpacked(flat: np.ndarray, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Views of `flat` with the shapes of the blocks that were packed into one like it."""
-    parts, start = [], 0
-    for x in blocks:
-        parts.append(flat[start : start + x.size].reshape(x.shape))
-        start += x.size
-    return parts
+def places(packed: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+    """The views of a flat buffer in which blocks of these shapes lie one after another."""
+    found, start = [], 0
+    for shape in shapes:
+        end = start + math.prod(shape)
+        found.append(packed[start:end].reshape(shape))
+        start = end
+    return found
 
 
 def all_gather(

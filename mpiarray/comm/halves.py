@@ -94,7 +94,8 @@ def all_reduce_many(group: Group, op: str) -> Start:
         if group.comm is None:
             return Started([np.array(x) for x in blocks])
         started = start_one(collectives.pack_many(blocks))
-        return Started(started, finish=lambda s: collectives.unpacked(s.wait(), blocks))
+        shapes = [x.shape for x in blocks]
+        return Started(started, finish=lambda s: collectives.places(s.wait(), shapes))
 
     return start
 

@@ -8,7 +8,9 @@ is forgotten after its last use.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,6 +86,7 @@ class _Writer:
         self.names: dict[Var, str] = {v: f"a{k}" for k, v in enumerate(jaxpr.invars)}
         self.known: dict[Var, Any] = dict(zip(jaxpr.constvars, consts))  # values that do not depend on the arguments
         self.makers: dict[Var, Eqn] = {}
+        self.places: dict[Any, np.ndarray] = {}  # where a value is to be written
         self.allocated = 0
 
     def function(self) -> Run:
@@ -104,11 +107,26 @@ class _Writer:
         run = self.source.function()
         return quiet.with_errstate(run) if self.complete and quiet.STATE is None else run
 
+    def _packed(self, runs: Sequence[Run]) -> None:
+        """Let what is only sent in a message with others be computed where it lies in the message."""
+        makers = {v: e for e in self.jaxpr.eqns for v in e.outvars}
+        readers = Counter(v for e in self.jaxpr.eqns for v in e.invars if not isinstance(v, Literal))
+        readers.update(v for v in self.jaxpr.outvars if not isinstance(v, Literal))
+        for eqn, run in zip(self.jaxpr.eqns, runs):
+            if not hasattr(run, "places"):
+                continue
+            able = [v for v in eqn.invars if v in makers and readers[v] == 1 and hasattr(makers[v].op.impl, "into")]
+            if able:
+                dtype = eqn.invars[0].aval.dtype
+                places = dict(zip(eqn.invars, run.places([v.aval.shape for v in eqn.invars], dtype)))
+                self.places.update((v, places[v]) for v in able)
+
     def _steps(self) -> None:
+        runs = [self.executable.prepare(eqn) for eqn in self.jaxpr.eqns]
+        self._packed(runs)
         last: dict[Any, int] = {v: k for k, e in enumerate(self.jaxpr.eqns) for v in (*e.invars, *e.outvars)}
         kept = {v for v in self.jaxpr.outvars if not isinstance(v, Literal)}
-        for k, eqn in enumerate(self.jaxpr.eqns):
-            run = self.executable.prepare(eqn)
+        for k, (eqn, run) in enumerate(zip(self.jaxpr.eqns, runs)):
             if self._foldable(eqn):
                 found = run(*map(self._constant, eqn.invars))
                 self.known.update(zip(eqn.outvars, found if eqn.op.multiple_results else (found,)))
@@ -139,7 +157,12 @@ class _Writer:
         return self.names[atom]
 
     def _step(self, eqn: Eqn, run: Run) -> None:
-        call = f"{self.source.value(run)}({', '.join(map(self._read, eqn.invars))})"
+        operands = list(map(self._read, eqn.invars))
+        if len(eqn.outvars) == 1 and eqn.outvars[0] in self.places:
+            place = self.places[eqn.outvars[0]]
+            run = partial(eqn.op.impl.into, **eqn.params)  # type: ignore[union-attr]
+            operands.append(f"out={self.source.value(place)}")
+        call = f"{self.source.value(run)}({', '.join(operands)})"
         for v in eqn.outvars:
             self.names[v] = f"v{len(self.names)}"
             self.makers[v] = eqn

@@ -9,6 +9,7 @@ and `higher_order/`; here are the records, and short functions for local program
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,17 +64,29 @@ psum = define(
 )
 
 
-def _many_build(ctx: DeviceContext, *, axes: tuple[str, ...], axis_index_groups: Groups) -> Callable[..., Any]:
-    group = ctx.group(axes, axis_index_groups)
-    packed: list[np.ndarray] = []  # what is sent: made at the first call, for programs that are run often
+class _Many:
+    """Sums of several blocks in one message, from a buffer that is kept, for programs that are run often.
 
-    def run(*blocks: Any) -> list[np.ndarray]:
+    `places(shapes)`: where the blocks lie in it; what is computed there need not be copied.
+    """
+
+    def __init__(self, group: Any):
+        self.group = group
+        self.packed: np.ndarray | None = None
+
+    def places(self, shapes: Sequence[tuple[int, ...]], dtype: Any) -> list[np.ndarray]:
+        self.packed = np.empty(sum(map(math.prod, shapes)), dtype)
+        return mpi.places(self.packed, shapes)
+
+    def __call__(self, *blocks: Any) -> list[np.ndarray]:
         arrays = [np.asarray(x) for x in blocks]
-        if not packed:
-            packed.append(np.empty(sum(x.size for x in arrays), arrays[0].dtype))
-        return mpi.all_reduce_many(group, arrays, packed=packed[0])
+        if self.packed is None:
+            self.places([x.shape for x in arrays], arrays[0].dtype)
+        return mpi.all_reduce_many(self.group, arrays, packed=self.packed)
 
-    return run
+
+def _many_build(ctx: DeviceContext, *, axes: tuple[str, ...], axis_index_groups: Groups) -> Callable[..., Any]:
+    return _Many(ctx.group(axes, axis_index_groups))
 
 
 _COMPILED_ONLY = "it only stands in compiled programs, after derivatives are taken"

@@ -111,6 +111,9 @@ def _impl(
     return product(x, y, dimension_numbers, dtype, out)
 
 
+_impl.into = _impl  # type: ignore[attr-defined]
+
+
 def _partial_sums(
     op: Op, sums: list[PartialSums], avals: tuple[ShapedArray, ...], params: dict[str, Any]
 ) -> PartialSums:
