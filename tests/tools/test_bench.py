@@ -57,6 +57,16 @@ def test_rows_are_chosen_by_pattern():
     assert rows == ["polynomial of 7 cheap ops", "argmax"]
 
 
+@pytest.mark.limit(60)
+def test_what_automatic_sharding_needs_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = tmp_path / "machine.json"
+    monkeypatch.setenv("MPIARRAY_MACHINE_FILE", str(file))
+    done = bench(2, "--size", "small", "--seconds", "0.01", "--rows", "argmax", "--keep")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"kept for automatic sharding, in {file}" in done.stdout
+    assert set(json.loads(file.read_text())) == {"flops", "memory", "bandwidth", "latency"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"), [(["--rows", "("], "--rows ("), (["--seconds", "0"], "more than 0"), (["--size", "big"], "big")]
 )  # fmt: skip

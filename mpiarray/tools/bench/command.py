@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mpiarray import comm
+from mpiarray.compiler import machine as cost_model
 from mpiarray.tools import environment
 from mpiarray.tools.bench import processes
 from mpiarray.tools.bench.hand_arrays import mpi
@@ -40,6 +41,10 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="say the names of the rows, run nothing")
     parser.add_argument("--seconds", type=float, default=1.0, help="about how long each row is timed (default 1)")
     parser.add_argument("--size", choices=SIZES, default="full", help="small: a test of the bench itself, in seconds")
+    parser.add_argument(
+        "--keep", action="store_true",
+        help="measure once more, and keep on this machine, what automatic sharding chooses by (jax.sharding.machine)",
+    )  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="write all figures to this file")
     parser.add_argument(
         "--jax", metavar="PYTHON", nargs="?", const=sys.executable,
@@ -69,6 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = Printer(n, jax=bool(options.jax))
     given = machine(options.size == "small")
     found.head(given)
+    if options.keep:
+        constants = cost_model.measured(0.2 if options.size == "small" else 1.0)
+        if comm.rank() == 0:
+            found.say(f"kept for automatic sharding, in {cost_model.save(constants)}: {constants}")
     rivals: dict[str, Any] = {}
     if options.jax:
         rivals, trouble = processes.jax_times(options.jax, options.rows or "", options.size, options.seconds)
