@@ -3,7 +3,7 @@
 Ways, chosen by shape (measured against each other):
 
 by points    a column for each place of the result, a row for each element of a window: mostly
-by windows   the other way round, where windows are larger than the result, as in the slopes of kernels
+by windows   a place of the result at a time, where windows are larger than the result, as in the slopes of kernels
 rows         with features last in memory (NHWC): windows as they lie, times kernels; the result has features last too
 shifted      one multiplication and addition per element of the window, where a product would have next to no rows or
              columns: depthwise convolutions, filters of one feature
@@ -55,7 +55,9 @@ def convolve(
         else:
             mine = view[:, part * i : (part + 1) * i]
         target = out[:, part * (o // parts) : (part + 1) * (o // parts)]
-        if features_last:
+        if math.prod(sizes) > math.prod(space):
+            _by_windows(mine, kernels[part].reshape(o // parts, -1), target)
+        elif features_last:
             _rows(mine, kernels[part], target)
         else:
             _product(mine, kernels[part].reshape(o // parts, -1), target)
@@ -88,32 +90,43 @@ def _rows(view: np.ndarray, kernels: np.ndarray, out: np.ndarray) -> None:
             target[...] = (left @ right).reshape(target.shape)
 
 
+def _by_windows(view: np.ndarray, kernels: np.ndarray, out: np.ndarray) -> None:
+    """(n, i, space, window) times (o, i window) to (n, o, space), for few places and large windows."""
+    n, k = len(view), out.ndim - 2
+    turned = view.strides[0] == view.itemsize and n > 1  # examples lie side by side in memory
+    order = (*range(1, 2 + k), 0) if turned else tuple(range(2 + k))  # i, window, n or n, i, window
+    rows = kernels.shape[1]
+    step = max(1, _COLUMNS // rows)
+    room = np.empty(min(step, n) * rows, view.dtype)
+    for place in np.ndindex(*out.shape[2:]):
+        for start in range(0, n, step):
+            some = slice(start, start + step)
+            columns = view[(some, slice(None), *place)].transpose(order)
+            if not columns.flags.c_contiguous:
+                copy = room[: columns.size].reshape(columns.shape)
+                np.copyto(copy, columns)
+                columns = copy
+            found = (kernels @ columns.reshape(rows, -1)).T if turned else columns.reshape(-1, rows) @ kernels.T
+            out[(some, slice(None), *place)] = found
+
+
 def _product(view: np.ndarray, kernels: np.ndarray, out: np.ndarray) -> None:
     """(n, i, space, window) times (o, i window) to (n, o, space)."""
     k = out.ndim - 2
     space, window = range(2, 2 + k), range(2 + k, 2 + 2 * k)
-    points, taps = math.prod(out.shape[2:]), math.prod(view.shape[2 + k :])
+    points = math.prod(out.shape[2:])
     room = np.empty(0, view.dtype)
     for place in _parts(out.shape, points, kernels.shape[1]):
         some, target = view[place], out[place]
         n, shape = len(some), target.shape[2:]
-        by_windows = taps > points
-        if by_windows:
-            order = (0, *space, 1, *window)
-        elif points < _NARROW and n > 1:
-            order = (1, *window, 0, *space)
-        else:
-            order = (0, 1, *window, *space)
-        columns = some.transpose(order)
+        joined = points < _NARROW and n > 1
+        columns = some.transpose((1, *window, 0, *space) if joined else (0, 1, *window, *space))
         if not columns.flags.c_contiguous:
             if room.size < some.size:
                 room = np.empty(some.size, view.dtype)
             np.copyto(room[: some.size].reshape(columns.shape), columns)
             columns = room[: some.size]
-        if by_windows:
-            found = columns.reshape(-1, kernels.shape[1]) @ kernels.T
-            target[...] = np.moveaxis(found.reshape(n, *shape, len(kernels)), -1, 1)
-        elif order[0]:
+        if joined:
             found = kernels @ columns.reshape(kernels.shape[1], -1)
             target[...] = np.swapaxes(found.reshape(len(kernels), n, *shape), 0, 1)
         else:
