@@ -43,6 +43,8 @@ partial_eval(op, trace, args, unknown, **params) -> value, or list of values whe
 steps(op, args, **params) -> list of values
     For loops and conditionals: bind the equations of their jaxprs under the current trace, which evaluates, one iteration after
     another; used where blocks cannot run a program of their own (partial manual maps).
+unrolled(equation) -> Jaxpr or None
+    For loops: the program that the compiler puts in the equation's place, of the same operands; None: the equation stays.
 """
 
 from __future__ import annotations
@@ -116,7 +118,7 @@ class Op:
 
     __slots__ = (
         "batch", "build", "impl", "jvp", "lower", "multiple_results", "name", "partial_sums", "plan", "transpose", "type_rule", "vma", "infer", "hlo_name", "effects", "inlines", "casts", "aligns",
-        "partial_eval", "steps", "elementwise",
+        "partial_eval", "steps", "unrolled", "elementwise",
     )  # fmt: skip
 
     name: str
@@ -139,6 +141,7 @@ class Op:
     casts: bool
     aligns: bool
     steps: Rule | None
+    unrolled: Rule | None
     elementwise: bool
 
     def __init__(self, **fields: Any):
@@ -194,6 +197,7 @@ def define(
     aligns: bool = True,
     partial_eval: Callable[..., Any] | None = None,
     steps: Callable[..., Any] | None = None,
+    unrolled: Callable[..., Any] | None = None,
     elementwise: bool = False,
 ) -> Op:
     """Make an op from its rules and enter it in `OPS`.  The module docstring is the contract of each rule.
@@ -215,7 +219,7 @@ def define(
     OPS[name] = op = Op(
         name=name, type_rule=type_rule, plan=plan, impl=impl, jvp=jvp, transpose=transpose, batch=batch, build=build, multiple_results=multiple_results,
         partial_sums=partial_sums or refuse, vma=vma or join_vma, lower=lower, infer=infer, hlo_name=hlo_name or name, effects=effects, inlines=inlines, casts=casts, aligns=aligns,
-        partial_eval=partial_eval, steps=steps, elementwise=elementwise,
+        partial_eval=partial_eval, steps=steps, unrolled=unrolled, elementwise=elementwise,
     )  # fmt: skip
     return op
 

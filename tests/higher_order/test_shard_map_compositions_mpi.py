@@ -44,7 +44,7 @@ def scattered(x: Any, axis: str) -> Any:
     return lax.psum_scatter(x, axis, scatter_dimension=0, tiled=True)
 
 
-def passed_on(x: Any, w: Any, axis: str, n: int) -> Any:
+def passed_on(x: Any, w: Any, axis: str, n: int, unroll: Any = 1) -> Any:
     """A sum over the ring, one neighbour a time, in a scan."""
 
     def step(carry: Any, k: Any) -> Any:
@@ -52,7 +52,7 @@ def passed_on(x: Any, w: Any, axis: str, n: int) -> Any:
         held = lax.ppermute(held, axis, ring(n))
         return (held, total + held * (k + 1)), held.sum()
 
-    (_, total), sums = lax.scan(step, (x, jnp.zeros_like(x)), jnp.arange(n, dtype=x.dtype))
+    (_, total), sums = lax.scan(step, (x, jnp.zeros_like(x)), jnp.arange(n, dtype=x.dtype), unroll=unroll)
     return total + sums.sum()
 
 
@@ -159,6 +159,8 @@ CASES: dict[str, Case] = {
         once_more, lambda bs, w: np.split(2 * len(bs) * np.tanh(np.concatenate(bs) @ w), len(bs))
     ),
     "ppermute in scan": Case(passed_on, passed_on_reference),
+    "ppermute in a scan by twos": Case(lambda *args: passed_on(*args, unroll=2), passed_on_reference),
+    "ppermute in an unrolled scan": Case(lambda *args: passed_on(*args, unroll=True), passed_on_reference),
     "ring product": Case(ring_product, lambda bs, w: [b @ np.concatenate(bs).T for b in bs]),
     "softmax over blocks": Case(softmax_of_all, softmax_reference),
     "exclusive sums": Case(exclusive, lambda bs, w: [b + sum(c.sum(0) for c in bs[:k]) for k, b in enumerate(bs)]),

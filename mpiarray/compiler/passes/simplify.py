@@ -12,18 +12,26 @@ from mpiarray.core.value import Literal
 
 
 def inline(jaxpr: Jaxpr) -> Jaxpr:
-    """Replace equations that only call another jaxpr (`jit`) by its equations."""
-    if not any(e.op.inlines for e in jaxpr.eqns):
+    """Replace equations that only call another jaxpr (`jit`), and loops that are to be unrolled, by the equations of that."""
+    if all(_callee(e) is None for e in jaxpr.eqns):
         return jaxpr
     out: list[Eqn] = []
     env: dict[Var, Atom] = {}
     for eqn in jaxpr.eqns:
         invars = tuple(_read(env, v) for v in eqn.invars)
-        if eqn.op.inlines:
-            env.update(zip(eqn.outvars, _called(callee(eqn.params).jaxpr, invars, out)))
+        inner = _callee(eqn)
+        if inner is not None:
+            env.update(zip(eqn.outvars, _called(inner, invars, out)))
         else:
             out.append(eqn if invars == eqn.invars else eqn.replace(invars=invars))
     return jaxpr.replace(eqns=out, outvars=[_read(env, v) for v in jaxpr.outvars])
+
+
+def _callee(eqn: Eqn) -> Jaxpr | None:
+    """The jaxpr whose equations go in an equation's place."""
+    if eqn.op.inlines:
+        return callee(eqn.params).jaxpr
+    return eqn.op.unrolled(eqn) if eqn.op.unrolled is not None else None
 
 
 def _called(jaxpr: Jaxpr, args: Sequence[Atom], out: list[Eqn]) -> list[Atom]:
@@ -33,8 +41,9 @@ def _called(jaxpr: Jaxpr, args: Sequence[Atom], out: list[Eqn]) -> list[Atom]:
     env: dict[Var, Atom] = dict(zip(jaxpr.invars, args))
     for eqn in jaxpr.eqns:
         invars = tuple(_read(env, v) for v in eqn.invars)
-        if eqn.op.inlines:
-            env.update(zip(eqn.outvars, _called(callee(eqn.params).jaxpr, invars, out)))
+        inner = _callee(eqn)
+        if inner is not None:
+            env.update(zip(eqn.outvars, _called(inner, invars, out)))
             continue
         fresh = tuple(Var(v.aval) for v in eqn.outvars)
         env.update(zip(eqn.outvars, fresh))

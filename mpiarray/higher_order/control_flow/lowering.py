@@ -16,6 +16,7 @@ from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import AbstractMesh
 from mpiarray.types.partition_spec import PartitionSpec as P
+from mpiarray.types.sharding import NamedSharding
 
 Specs = tuple[P, ...]
 
@@ -27,6 +28,20 @@ def leading(spec: P) -> P:
 
 def without_leading(spec: P) -> P:
     return P.from_dims(spec.dims[1:], spec.unreduced, spec.reduced)
+
+
+def stacked_aval(aval: ShapedArray, length: int) -> ShapedArray:
+    """The type of `length` values stacked along a new first dim."""
+    shape = (length, *aval.shape)
+    if aval.sharding.mesh.empty:
+        return ShapedArray(shape, aval.dtype, aval.weak_type, None, aval.manual)
+    return ShapedArray(
+        shape,
+        aval.dtype,
+        aval.weak_type,
+        NamedSharding(aval.sharding.mesh, leading(aval.sharding.spec)),
+        aval.manual,
+    )
 
 
 def typed_specs(avals: Sequence[ShapedArray]) -> Specs:

@@ -27,7 +27,8 @@ def scan(
 
     init: the first carry, a tree of arrays; every iteration must return one of the same types (weak types give way).
     xs: a tree of arrays with one first dim, which must not be sharded, or None; then `length` says how many iterations.
-    reverse: from the last slice to the first.  unroll: taken for JAX's sake; iterations cost the same either way.
+    reverse: from the last slice to the first.  unroll: how many iterations a compiled program writes out one after another
+    for each turn of its loop (True or `length`: all, and no loop is left).
 
     Raises TypeError when `f` returns no pair or a carry of another type, ValueError when lengths differ.
     Communicates as `f` does, once per iteration.

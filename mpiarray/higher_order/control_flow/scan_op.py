@@ -18,26 +18,13 @@ from mpiarray.core.plan import Plan, mesh_of
 from mpiarray.core.value import aval_of
 from mpiarray.higher_order.control_flow import lowering, scan_rules
 from mpiarray.higher_order.control_flow.in_place import overwriting, owned_blocks
+from mpiarray.higher_order.control_flow.lowering import stacked_aval
+from mpiarray.higher_order.control_flow.unrolling import unrolled
 from mpiarray.ops.linear import expand_dims, full_of, squeeze
 from mpiarray.ops.shape import concatenate
 from mpiarray.ops.slicing import slice_
 from mpiarray.transforms.evaluate import eval_jaxpr
 from mpiarray.types.aval import ShapedArray
-from mpiarray.types.sharding import NamedSharding
-
-
-def stacked_aval(aval: ShapedArray, length: int) -> ShapedArray:
-    """The type of `length` values stacked along a new first dim."""
-    shape = (length, *aval.shape)
-    if aval.sharding.mesh.empty:
-        return ShapedArray(shape, aval.dtype, aval.weak_type, None, aval.manual)
-    return ShapedArray(
-        shape,
-        aval.dtype,
-        aval.weak_type,
-        NamedSharding(aval.sharding.mesh, lowering.leading(aval.sharding.spec)),
-        aval.manual,
-    )
 
 
 def _split(
@@ -168,5 +155,6 @@ scan_op = define(
     multiple_results=True,
     aligns=False,
     steps=_steps,
+    unrolled=unrolled,
     hlo_name="while",
 )
