@@ -17,6 +17,7 @@ from mpiarray import comm
 from mpiarray.tools import environment
 from mpiarray.tools.bench import hand_arrays, hand_grids, hand_networks, timing
 from mpiarray.tools.bench.command import duration
+from mpiarray.tools.bench.machine import machine
 from mpiarray.tools.bench.processes import START
 from mpiarray.tools.bench.programs import SIZES, Given, programs
 from tests.failures.jobs import ROOT
@@ -146,6 +147,15 @@ def test_different_results_are_seen_by_all_ranks(ranks):
         timing.same([good.astype(np.float32)], [good], "dtypes")
     with pytest.raises(timing.Different):
         timing.same([np.array([np.nan])], [np.array([1.0])], "nan")
+
+
+@pytest.mark.mpi
+def test_every_rank_knows_the_same_machine(ranks):
+    found = machine(small=True)
+    assert comm.agree(comm.world_group(), found) == [found] * ranks.size
+    assert found.memory > 0 and found.flops > 0 and found.page >= 0
+    assert (found.latency > 0 and found.network > 0) == (ranks.size > 1)
+    assert ("messages" in found.text()) == (ranks.size > 1)
 
 
 @pytest.mark.mpi

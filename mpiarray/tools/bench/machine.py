@@ -44,14 +44,14 @@ class Machine:
 def machine(small: bool = False) -> Machine:
     """Measure; all ranks must call."""
     large = MB if small else 32 * MB
-    latency = bandwidth = 0.0
+    latency = message = 0.0
     if comm.size() > 1:
-        latency = _ping_pong(np.zeros(1, np.uint8), 200)
-        bandwidth = large / _ping_pong(np.zeros(large, np.uint8), 3)
+        latency, message = _ping_pong(np.zeros(1, np.uint8), 200), _ping_pong(np.zeros(large, np.uint8), 3)
     copy, touch, product = _copy(large), _touch(large), _product(128 if small else 1024)
-    told = comm.agree(comm.world_group(), (latency, bandwidth, copy, touch, product))
-    columns = list(zip(*told))
-    return Machine(max(columns[0]), max(columns[1]), min(columns[2]), max(columns[3]), min(columns[4]))
+    told = comm.agree(comm.world_group(), (latency, message, copy, touch, product))
+    latency, message, slowest_copy, slowest_touch, slowest_product = map(max, zip(*told))
+    network = large / message if message else 0.0
+    return Machine(latency, network, large / slowest_copy, slowest_touch, 1 / slowest_product)
 
 
 def _ping_pong(block: np.ndarray, times: int) -> float:
@@ -84,12 +84,13 @@ def _seconds(f: Callable[[], Any], times: int = 5) -> float:
 
 
 def _copy(nbytes: int) -> float:
+    """Seconds."""
     a, b = np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)
-    return nbytes / _seconds(lambda: np.copyto(b, a))
+    return _seconds(lambda: np.copyto(b, a))
 
 
 def _touch(nbytes: int) -> float:
-    """Of memory that comes from the system, not from an allocator that kept it."""
+    """Seconds for a page of memory that comes from the system, not from an allocator that kept it."""
     used = np.ones(nbytes, np.uint8)
 
     def new() -> None:
@@ -102,5 +103,6 @@ def _touch(nbytes: int) -> float:
 
 
 def _product(size: int) -> float:
+    """Seconds of one operation."""
     a, b, out = (np.ones((size, size), np.float32) for _ in range(3))
-    return 2.0 * size**3 / _seconds(lambda: np.matmul(a, b, out=out), 3)
+    return _seconds(lambda: np.matmul(a, b, out=out), 3) / (2.0 * size**3)
