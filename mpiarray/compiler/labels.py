@@ -260,9 +260,11 @@ def move_seconds(machine: Machine, shape: tuple[int, ...], item: int, mesh: Abst
     held = {a: d for d, axes in enumerate(source) for a in axes}
     partial = [a for a in mesh.axis_names if a in have.unreduced and a not in want.unreduced and mesh.shape[a] > 1]
     used = {a for a in mesh.axis_names if mesh.shape[a] > 1}
-    for a in sorted(place, key=mesh.axis_names.index):
-        if a in used and a not in held and a not in partial:
-            block /= mesh.shape[a]  # a slice
+    sliced = [a for a in place if a in used and a not in held and a not in partial]
+    block /= math.prod(mesh.shape[a] for a in sliced)
+    if any(source[place[a]] != target[place[a]][: len(source[place[a]])] for a in sliced):
+        cost.communication_bytes += block  # slices of the blocks held are not those wanted: they change places
+        cost.communication_messages += 1
     scattered_ones = [a for a in partial if a in place]
     summed = [a for a in partial if a not in place]
     swapped = [a for a in held if a in used and a in place and place[a] != held[a]]
