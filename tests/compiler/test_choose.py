@@ -354,6 +354,17 @@ def test_results_stay_where_propagation_leaves_them():
             assert seconds(chosen) <= 1.05 * seconds(before)
 
 
+def test_sums_that_travel_together_stay_together():
+    """Each alone would be cheaper scattered, worked on and gathered; in one message they are cheaper as they are."""
+    mesh = auto_mesh(4, 2)
+    aval = ShapedArray((64, 64), np.dtype("float32"), False, NamedSharding(mesh, P(None, None)))
+    with abstract_mesh(mesh):
+        jaxpr = trace_to_jaxpr(lambda x: [jnp.exp((x * float(k)).sum(0)) for k in range(9)], [aval])
+        program = pipeline.lower("f", jaxpr, [P("x", None)], [None] * 9, mesh, 8)
+    assert program.local is not None
+    assert [e.op.name for e in program.local.jaxpr.eqns if e.op.build is not None] == ["psum_many"]
+
+
 # -- saying why ------------------------------------------------------------------------------------------------
 
 
