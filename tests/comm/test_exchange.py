@@ -86,7 +86,7 @@ class Cases:
         """A gather along the last dimension and an all_to_all, cut into pieces of 8 bytes."""
         group = self.group()
         n, k = group.size, group.rank
-        monkeypatch.setattr(collectives, "_PACK_BYTES", 0)
+        monkeypatch.setattr(collectives, "PACK_BYTES", 0)
         monkeypatch.setattr(pairwise, "_MESSAGE", 8)
         blocks = [block(j, (2 * n, 3 * n), np.dtype("f4")) for j in range(n)]
         same(comm.all_gather(group, blocks[k], 1), np.concatenate(blocks, 1))
