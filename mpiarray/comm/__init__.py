@@ -6,6 +6,7 @@ collectives  all_reduce, all_gather, ... on numpy blocks of any dtype, size and 
 prepared     the same collectives for blocks of one type, called many times
 halves       the same collectives, started now and waited for later
 reductions   the reductions that MPI does not do itself, in rank order
+ways         which way large strided blocks are exchanged
 pairwise     blocks from rank to rank with bounded buffers
 agreement    small Python values and errors
 datatypes    numpy dtypes -> MPI datatypes and operations

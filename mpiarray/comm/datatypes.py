@@ -87,6 +87,23 @@ def native(op: str, dtype: np.dtype) -> tuple[Any, Any] | None:
     return table.get(dtype)
 
 
+def double() -> Any:
+    """The MPI datatype of float64."""
+    assert _mpi is not None, "datatypes.double before MPI was started"
+    return _mpi.DOUBLE
+
+
+def largest() -> Any:
+    """MPI's max, of numbers that are no NaNs."""
+    assert _mpi is not None, "datatypes.largest before MPI was started"
+    return _mpi.MAX
+
+
+def finalized() -> bool:
+    """Whether MPI has ended: datatypes are gone then."""
+    return _mpi is None or _mpi.Is_finalized()
+
+
 def depends_on_order(op: str, dtype: np.dtype) -> bool:
     """Whether rounding makes the result depend on the order in which blocks are combined."""
     return op in ("sum", "prod") and dtype.kind not in "biu"

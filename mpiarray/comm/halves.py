@@ -21,7 +21,6 @@ import numpy as np
 
 from mpiarray.comm import collectives, datatypes, stats
 from mpiarray.comm.groups import Group, sums_agree
-from mpiarray.comm.world import finalized
 from mpiarray.config import config
 
 Finish = Callable[[Any], Any]
@@ -63,7 +62,7 @@ class Started:
             self._kept = None
             _in_flight -= 1
 
-    def __del__(self) -> None:
+    def __del__(self, finalized: Callable[[], bool] = datatypes.finalized) -> None:  # at exit globals may be gone
         if self._requests and not finalized():
             self._complete()
 

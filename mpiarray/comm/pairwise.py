@@ -30,38 +30,57 @@ Blocks = Sequence[tuple[int, np.ndarray]]
 
 def exchange_blocks(group: Group, sends: Blocks, recvs: Blocks) -> None:
     """See `collectives.exchange`."""
-    _copy_own(group, sends, recvs)
+    own = _own(group, sends, recvs)
     sends = [(peer, block) for peer, block in sends if peer != group.rank and block.size]
     recvs = [(peer, block) for peer, block in recvs if peer != group.rank and block.size]
     if not sends and not recvs:
+        _copy(own)
         return
     if group.comm is None:
         raise InternalError("exchange: a group of one member has no peers")
-    limit = max(1, min(config.exchange_bytes // _UNDER_WAY, _MESSAGE))
+    limit = _limit()
     buffered = sum(block.nbytes for _, block in [*sends, *recvs] if not block.flags.c_contiguous)
     if buffered <= limit * _UNDER_WAY:
-        _all_at_once(group, sends, recvs, limit)
+        _all_at_once(group, sends, recvs, limit, own)
     else:
-        _in_rounds(group, sends, recvs, limit)
+        _in_rounds(group, sends, recvs, limit, own)
 
 
-def _copy_own(group: Group, sends: Blocks, recvs: Blocks) -> None:
+def _limit() -> int:
+    """Bytes of a message where blocks are cut."""
+    return max(1, min(config.exchange_bytes // _UNDER_WAY, _MESSAGE))
+
+
+def buffer_bytes() -> int:
+    """The most that an exchange takes for packing."""
+    return _limit() * _UNDER_WAY
+
+
+Copies = list[tuple[np.ndarray, np.ndarray]]  # (source, target), done while the first messages travel
+
+
+def _own(group: Group, sends: Blocks, recvs: Blocks) -> Copies:
     given = [block for peer, block in sends if peer == group.rank]
     wanted = [block for peer, block in recvs if peer == group.rank]
     if len(given) != len(wanted):
         raise InternalError(f"exchange: {len(given)} blocks sent to this rank itself, {len(wanted)} received from it")
-    for source, target in zip(given, wanted, strict=True):
+    return list(zip(given, wanted, strict=True))
+
+
+def _copy(own: Copies) -> None:
+    for source, target in own:
         np.copyto(target, source)
 
 
-def _all_at_once(group: Group, sends: Blocks, recvs: Blocks, limit: int) -> None:
+def _all_at_once(group: Group, sends: Blocks, recvs: Blocks, limit: int, own: Copies) -> None:
     incoming = [_receive(group, peer, piece) for peer, block in recvs for piece in pieces(block, limit)]
     outgoing = [_send(group, peer, piece) for peer, block in sends for piece in pieces(block, limit)]
+    _copy(own)
     for message in (*incoming, *outgoing):
         message.finish()
 
 
-def _in_rounds(group: Group, sends: Blocks, recvs: Blocks, limit: int) -> None:
+def _in_rounds(group: Group, sends: Blocks, recvs: Blocks, limit: int, own: Copies) -> None:
     room = [np.empty(limit, np.uint8) for _ in range(_UNDER_WAY)]
     for distance in range(1, group.size):
         target, source = (group.rank + distance) % group.size, (group.rank - distance) % group.size
@@ -74,6 +93,8 @@ def _in_rounds(group: Group, sends: Blocks, recvs: Blocks, limit: int) -> None:
                 now.append(_receive(group, source, wanted, room[0]))
             if (given := next(outgoing, None)) is not None:
                 now.append(_send(group, target, given, room[1]))
+            _copy(own)
+            own = []
             for message in before:
                 message.finish()
             if not now:

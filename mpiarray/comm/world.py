@@ -87,11 +87,6 @@ def mpi() -> ModuleType | None:
     return _mpi
 
 
-def finalized() -> bool:
-    """Whether MPI has ended in this process: no call may follow."""
-    return _mpi is not None and _mpi.Is_finalized()
-
-
 def _start() -> World:
     global _world, _mpi
     launched = size_hint() or 1
