@@ -19,6 +19,7 @@ from mpiarray.core.trace import current, current_trace
 from mpiarray.core.value import Literal, aval_of
 from mpiarray.higher_order.arguments import StaticSplit, flatten_call, split_static
 from mpiarray.higher_order.jit_function import UNSPECIFIED, JitFunction, called, fun_name, jit_op
+from mpiarray.higher_order.kept import kept_equations
 from mpiarray.ops.names import name as name_op
 from mpiarray.ops.select import optimization_barrier
 from mpiarray.transforms.batching import call_batch
@@ -168,19 +169,21 @@ def _make_split(closed: ClosedJaxpr, unknown: tuple[bool, ...], policy: Policy |
     consts, ins = jaxpr.invars[:n], jaxpr.invars[n:]
     known_ins = [v for v, u in zip(ins, unknown, strict=True) if not u]
     later_outs = [v for v, flag in zip(jaxpr.outvars, out_known, strict=True) if not flag]
-    saved = _saved(jaxpr, {*consts, *known_ins}, policy)
-    dropped = set(saved)
-    eqns = [e for e in jaxpr.eqns if not all(v in dropped for v in e.outvars) or not e.outvars]
+    known_eqns = _known_eqns(jaxpr, {*consts, *known_ins})
+    known_set = set(known_eqns)
+    unknown_eqns = [e for e in jaxpr.eqns if e not in known_set]
+    now, again = known_eqns, known_eqns
+    saved: list[Var] = []
+    if policy is not None:
+        reads_later = [*later_outs, *(v for e in unknown_eqns for v in e.invars)]
+        now, again, saved = kept_equations(known_eqns, reads_later, policy)
+    eqns = [*again, *unknown_eqns]
     later = dead_code(jaxpr.replace(invars=(), outvars=later_outs, eqns=[e for e in eqns if not e.op.effects]))
     reads = {v for e in later.eqns for v in e.invars} | set(later.outvars)
-    kept = [v for v in saved if v in reads]
+    kept = [v for v in dict.fromkeys(saved) if v in reads]
     used = [k for k, v in enumerate(known_ins) if v in reads]
     outs = [v for v, flag in zip(jaxpr.outvars, out_known) if flag]
-    known = dead_code(
-        jaxpr.replace(
-            invars=(*consts, *known_ins), outvars=(*outs, *kept), eqns=_known_eqns(jaxpr, {*consts, *known_ins})
-        )
-    )
+    known = dead_code(jaxpr.replace(invars=(*consts, *known_ins), outvars=(*outs, *kept), eqns=now))
     passed = [known_ins[k] for k in used]
     rest = [v for v, u in zip(ins, unknown) if u]
     later = later.replace(invars=(*consts, *kept, *passed, *rest))
@@ -220,15 +223,6 @@ def _known_eqns(jaxpr: Jaxpr, given: set[Var]) -> list[Eqn]:
             known.update(e.outvars)
             eqns.append(e)
     return eqns
-
-
-def _saved(jaxpr: Jaxpr, given: set[Var], policy: Policy | None) -> list[Var]:
-    """The known variables that a policy wants to keep."""
-    if policy is None:
-        return []
-    return [
-        v for e in _known_eqns(jaxpr, given) if policy(e.op, *(a.aval for a in e.invars), **e.params) for v in e.outvars
-    ]
 
 
 def _behind_barrier(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:

@@ -14,7 +14,7 @@ from mpiarray.core.plan import Plan, axes_size, replicated
 from mpiarray.core.trace import state
 from mpiarray.higher_order.blocks import bind_blocks
 from mpiarray.higher_order.shard_map_batch import map_batch
-from mpiarray.higher_order.shard_map_rules import inside, map_jvp, map_partial_eval, map_transpose
+from mpiarray.higher_order.shard_map_rules import inside, map_jvp, map_kept, map_partial_eval, map_transpose
 from mpiarray.transforms.evaluate import eval_jaxpr
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import AbstractMesh, AxisType
@@ -125,6 +125,7 @@ shard_map_op = define(
     transpose=map_transpose,
     partial_eval=map_partial_eval,
     batch=map_batch,
+    kept=map_kept,
     multiple_results=True,
     aligns=False,
 )

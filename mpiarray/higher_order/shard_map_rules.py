@@ -13,11 +13,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from mpiarray.core.jaxpr import ClosedJaxpr
+from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Var
 from mpiarray.core.op import Linear, Op, Zero
 from mpiarray.core.plan import axes_size, mesh_order
 from mpiarray.core.trace import abstract_mesh, checking_vma, current, state
 from mpiarray.core.value import literal
+from mpiarray.higher_order.kept import Kept, Policy, kept_body
 from mpiarray.ops.arithmetic import div
 from mpiarray.ops.collectives import psum
 from mpiarray.ops.linear import reshape
@@ -191,6 +192,37 @@ _cache = DerivedCache()
 def _split(jaxpr: ClosedJaxpr, unknown: tuple[bool, ...], mesh: AbstractMesh, manual: frozenset[str]) -> _MapSplit:
     key = ("split", jaxpr, unknown, mesh, manual)
     return _cache.get(key, lambda: _MapSplit(partial_eval_jaxpr(jaxpr, unknown), mesh, manual))
+
+
+def map_kept(eqn: Eqn, policy: Policy, needed: Sequence[bool]) -> Kept | None:
+    """What a policy keeps in the body leaves the map, and enters it again, as residuals do."""
+    params = eqn.params
+    mesh, manual = params["mesh"], params["newly_manual_axes"]
+    found = kept_body(params["jaxpr"], policy, needed)
+    if found is None:
+        return None
+    forward, again = found.forward, found.again
+    avals = [v.aval for v in found.saved]
+    with inside(mesh, manual, params["check_vma"]):
+        axes = [_residual_axes(a, mesh, manual) for a in avals]
+        specs = tuple(_residual_spec(over, a) for over, a in zip(axes, avals))
+        scalars = [bool(over) and not a.ndim for over, a in zip(axes, avals)]
+        if any(scalars):
+            forward = _grown(forward, [False] * len(eqn.outvars) + scalars)
+            again = _shrunk(again, scalars)
+    now = params | {"jaxpr": forward, "out_specs": (*params["out_specs"], *specs)}
+    assert eqn.op.infer is not None, "maps have types of their own"
+    types = eqn.op.infer([v.aval for v in eqn.invars], mesh, **now)[len(eqn.outvars) :]
+    saved = tuple(Var(a) for a in types)
+    outs = [v for v, flag in zip(eqn.outvars, needed) if flag]
+    then = params | {
+        "jaxpr": again, "in_specs": (*specs, *params["in_specs"]), "out_specs": _chosen(params["out_specs"], needed),
+    }  # fmt: skip
+    return Kept(
+        eqn.replace(outvars=(*eqn.outvars, *saved), params=now),
+        eqn.replace(invars=(*saved, *eqn.invars), outvars=outs, params=then),
+        saved,
+    )
 
 
 # -- backwards -------------------------------------------------------------------------------------------------

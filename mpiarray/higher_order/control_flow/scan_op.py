@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpiarray.core.device import DeviceContext
-from mpiarray.core.jaxpr import ClosedJaxpr, Eqn
+from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Var
 from mpiarray.core.op import Op, Out, define
 from mpiarray.core.plan import Plan, mesh_of
 from mpiarray.core.value import aval_of
@@ -20,10 +20,12 @@ from mpiarray.higher_order.control_flow import lowering, scan_rules
 from mpiarray.higher_order.control_flow.in_place import overwriting, owned_blocks
 from mpiarray.higher_order.control_flow.lowering import stacked_aval
 from mpiarray.higher_order.control_flow.unrolling import unrolled
+from mpiarray.higher_order.kept import Kept, Policy, kept_body
 from mpiarray.ops.linear import expand_dims, full_of, squeeze
 from mpiarray.ops.shape import concatenate
 from mpiarray.ops.slicing import slice_
 from mpiarray.transforms.evaluate import eval_jaxpr
+from mpiarray.transforms.interning import rearranged
 from mpiarray.types.aval import ShapedArray
 
 
@@ -141,6 +143,30 @@ def _at(x: Any, i: int) -> Any:
     return squeeze(part, dimensions=(0,))
 
 
+def _kept(eqn: Eqn, policy: Policy, needed: Sequence[bool]) -> Kept | None:
+    """What a policy keeps in the body is stacked, and sliced again."""
+    params = eqn.params
+    n = params["num_carry"]
+    flags = [*(True,) * n, *needed[n:]]
+    found = kept_body(params["jaxpr"], policy, flags)
+    if found is None:
+        return None
+    saved = tuple(Var(stacked_aval(v.aval, params["length"])) for v in found.saved)
+    k = len(saved)
+    count = len(found.again.in_avals)
+    order = (*range(k, count), *range(k))  # saved slices after the others
+    again = rearranged(found.again, order, tuple(range(len(found.again.out_avals))))
+    return Kept(
+        eqn.replace(outvars=(*eqn.outvars, *saved), params=params | {"jaxpr": found.forward}),
+        eqn.replace(
+            invars=(*eqn.invars, *saved),
+            outvars=[v for v, flag in zip(eqn.outvars, flags) if flag],
+            params=params | {"jaxpr": again},
+        ),
+        saved,
+    )
+
+
 scan_op = define(
     "scan",
     type_rule=_type,
@@ -156,5 +182,6 @@ scan_op = define(
     aligns=False,
     steps=_steps,
     unrolled=unrolled,
+    kept=_kept,
     hlo_name="while",
 )
