@@ -21,7 +21,7 @@ DimensionNumbers = tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[in
 
 _EXACT = 2**53  # integers below it are exact in float64
 _FLOAT64 = np.dtype(np.float64)
-_PANELS = 16 << 20  # bytes of widened parts of operands and results that exist at a time
+_PANELS = 64 << 20  # bytes of widened parts of operands and results that exist at a time
 _INNER = 4096  # elements of a sum that are widened at a time
 
 
