@@ -95,6 +95,10 @@ def _bytes(x: np.ndarray) -> np.ndarray:
 
 def _make_pair(x: Any, number: Any, *, name: str, axis: int) -> np.ndarray:
     x = np.asarray(x)
+    if x.ndim == 1:
+        at = int(_FINDERS[name](comparable(x)))
+        overall = np.array([at + int(number) * len(x)], _INDEX)
+        return np.concatenate([x[at : at + 1].view(np.uint8), overall.view(np.uint8)])
     index = np.expand_dims(_FINDERS[name](comparable(x), axis=axis), axis)
     value = np.take_along_axis(x, index, axis).squeeze(axis)
     overall = index.squeeze(axis).astype(_INDEX) + int(number) * x.shape[axis]
@@ -104,6 +108,8 @@ def _make_pair(x: Any, number: Any, *, name: str, axis: int) -> np.ndarray:
 def _choose(pairs: Any, *, name: str, dtype: Any, index_dtype: Any) -> np.ndarray:
     values = np.ascontiguousarray(pairs[..., : dtype.itemsize]).view(dtype)[..., 0]
     indices = np.ascontiguousarray(pairs[..., dtype.itemsize :]).view(_INDEX)[..., 0]
+    if indices.ndim == 1:
+        return np.asarray(indices[_FINDERS[name](comparable(values))], index_dtype)
     winner = np.expand_dims(_FINDERS[name](comparable(values), axis=0), 0)
     return np.take_along_axis(indices, winner, 0)[0].astype(index_dtype)
 
