@@ -18,6 +18,7 @@ import numpy as np
 from mpiarray.comm import watch
 from mpiarray.compiler import observe, quiet
 from mpiarray.compiler.cost import nbytes
+from mpiarray.compiler.pieces import Pieces, boxes_of, find
 from mpiarray.config import config
 from mpiarray.core import memory
 from mpiarray.core.device import DeviceContext
@@ -25,7 +26,7 @@ from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
 from mpiarray.core.op import Op
 from mpiarray.core.source import Source
 from mpiarray.core.value import Literal
-from mpiarray.ops.tiles import fusion, kernel_of, ufunc_of
+from mpiarray.ops.tiles import Tiled, fusion, kernel_of, ufunc_of
 from mpiarray.types.mesh import AbstractMesh
 
 _FOLD_LIMIT = 4096  # elements; larger constants are made when they are needed
@@ -121,8 +122,18 @@ class _Writer:
                 places = dict(zip(eqn.invars, run.places([v.aval.shape for v in eqn.invars], dtype)))
                 self.places.update((v, places[v]) for v in able)
 
+    def _prepared(self, eqn: Eqn, pieces: dict[Var, Pieces]) -> Run:
+        """A step; one that gives, or takes, values in pieces."""
+        if eqn.op is fusion:
+            tiled = Tiled(**eqn.params, pieces=boxes_of(eqn, pieces))
+            return observe.step(tiled, eqn)
+        if len(eqn.outvars) == 1 and eqn.outvars[0] in pieces:
+            return observe.step(pieces[eqn.outvars[0]].run, eqn)
+        return self.executable.prepare(eqn)
+
     def _steps(self) -> None:
-        runs = [self.executable.prepare(eqn) for eqn in self.jaxpr.eqns]
+        pieces = find(self.jaxpr, self.executable.context)
+        runs = [self._prepared(eqn, pieces) for eqn in self.jaxpr.eqns]
         self._packed(runs)
         last: dict[Any, int] = {v: k for k, e in enumerate(self.jaxpr.eqns) for v in (*e.invars, *e.outvars)}
         kept = {v for v in self.jaxpr.outvars if not isinstance(v, Literal)}

@@ -308,6 +308,37 @@ def _build(
     return lambda base, *blocks: run(group, mine, shape, covered, base, [np.asarray(b) for b in blocks])
 
 
+def _pieces(ctx: DeviceContext, avals: Sequence[ShapedArray], *, moves: tuple[Move, ...],
+            sources: tuple[tuple[Blocks, ...], ...], target: tuple[Blocks, ...], covered: bool) -> Any:  # fmt: skip
+    """Where the moves fill the whole result: views of this device's blocks, and what the others send."""
+    if not covered:
+        return None
+    shape_of_mesh = ctx.mesh.shape_tuple
+    mine = table(shape_of_mesh, ctx.coords, moves, sources, target)
+    busy = bool(mine.sends or mine.recvs) or not is_local(shape_of_mesh, moves, sources, target)
+    group = ctx.group(mine.axes) if busy else None
+    shapes = [tuple(s.stop - s.start for s in p.target) for p in mine.recvs]
+
+    def run(base: Any, *blocks: Any) -> list[np.ndarray]:
+        arrays = [np.asarray(b) for b in blocks]
+        received = [np.empty(s, arrays[0].dtype) for s in shapes]
+        if group is not None:
+            mpi.exchange(
+                group,
+                [(p.peer, arrays[p.operand][p.source]) for p in mine.sends],
+                [(p.peer, out) for p, out in zip(mine.recvs, received)],
+            )
+        return [*(arrays[p.operand][p.source] for p in mine.copies), *received]
+
+    boxes = [p.target for p in (*mine.copies, *mine.recvs)]
+    if any(s.step not in (None, 1) for box in boxes for s in box):
+        return None
+    return boxes, run
+
+
+_build.pieces = _pieces  # type: ignore[attr-defined]
+
+
 def is_local(
     mesh_shape: MeshShape, moves: Sequence[Move], sources: Sequence[Sequence[Blocks]], target: Sequence[Blocks]
 ) -> bool:

@@ -116,11 +116,29 @@ def _roll_plan(avals: tuple[ShapedArray, ...], *, shift: tuple[int, ...], axis: 
     return box_plan(avals, [dims], [moves_of(runs)], [x.shape], [dims])
 
 
+def _roll_impl(x: Any, *, shift: tuple[int, ...], axis: tuple[int, ...]) -> np.ndarray:
+    return np.roll(x, shift, axis)
+
+
+def _roll_pieces(ctx: Any, avals: Sequence[ShapedArray], *, shift: tuple[int, ...], axis: tuple[int, ...]) -> Any:
+    """What moves past the end of a dim, and the rest: views of the operand."""
+    (x,) = avals
+    parts = []  # for each dim (source, target) of its parts
+    for n, s in zip(x.shape, _shifts(x.ndim, shift, axis)):
+        s = s % n if n else 0
+        cut = n - s
+        parts.append([(slice(0, cut), slice(s, n)), (slice(cut, n), slice(0, s))] if s else [(slice(0, n),) * 2])
+    sources, boxes = zip(*(zip(*p) for p in itertools.product(*parts)))
+    return boxes, lambda x: [x[i] for i in sources]
+
+
+_roll_impl.pieces = _roll_pieces  # type: ignore[attr-defined]
+
 roll = define(
     "roll",
     type_rule=_roll_type,
     plan=_roll_plan,
-    impl=lambda x, *, shift, axis: np.roll(x, shift, axis),
+    impl=_roll_impl,
     jvp=linear_jvp,
     transpose=lambda op, ct, x, *, shift, axis: [op(ct, shift=tuple(-s for s in shift), axis=axis)],
     batch=lambda op, axis_, args, dims, *, shift, axis: (
@@ -205,11 +223,28 @@ def _concatenate_batch(
     return op(*moved, dimension=dimension + (to <= dimension)), to
 
 
+def _concatenate_impl(*blocks: Any, dimension: int) -> np.ndarray:
+    return np.concatenate(blocks, dimension)
+
+
+def _concatenate_pieces(ctx: Any, avals: Sequence[ShapedArray], *, dimension: int) -> Any:
+    """The operands as they are."""
+    boxes, start = [], 0
+    for a in avals:
+        box = [slice(0, n) for n in a.shape]
+        box[dimension] = slice(start, start + a.shape[dimension])
+        start = box[dimension].stop
+        boxes.append(tuple(box))
+    return boxes, lambda *blocks: blocks
+
+
+_concatenate_impl.pieces = _concatenate_pieces  # type: ignore[attr-defined]
+
 concatenate = define(
     "concatenate",
     type_rule=_concatenate_type,
     plan=_concatenate_plan,
-    impl=lambda *blocks, dimension: np.concatenate(blocks, dimension),
+    impl=_concatenate_impl,
     jvp=linear_jvp,
     transpose=_concatenate_transpose,
     batch=_concatenate_batch,

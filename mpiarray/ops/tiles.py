@@ -16,7 +16,7 @@ import itertools
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,11 +27,13 @@ from mpiarray.core.op import OPS, Out, Undefined, define
 from mpiarray.core.plan import Plan, replicated
 from mpiarray.core.source import Source
 from mpiarray.core.value import Literal
+from mpiarray.errors import InternalError
 from mpiarray.ops.linear import broadcast_in_dim, reduce_sum
 from mpiarray.ops.reductions import reduce_and, reduce_max, reduce_min, reduce_or, reduce_prod, reduce_xor
 from mpiarray.types import dtypes
 
 Shape = tuple[int, ...]
+Box = tuple[slice, ...]  # slices with a start and a stop
 
 #: how a reduction's tiles are put together
 COMBINE: dict[str, Any] = {
@@ -67,23 +69,55 @@ class _Scan(NamedTuple):
     shapes: list[Shape]
 
 
-def scan(shape: Shape, size: int) -> _Scan:
-    """Tiles of at most about `size` elements: whole trailing dims, a part of one dim, single steps along those before it."""
+def scan(shape: Shape, size: int, cuts: Sequence[Sequence[int]] = ()) -> _Scan:
+    """Tiles of at most about `size` elements: whole trailing dims, a part of one dim, single steps along those before it.
+
+    `cuts`: for each dim the places that no tile may reach across.
+    """
+    out = _Scan([], [])
+    ends = (
+        [sorted({0, n, *c}) for n, c in itertools.zip_longest(shape, cuts, fillvalue=())]
+        if cuts
+        else [[0, n] for n in shape]
+    )
+    for corner in itertools.product(*(itertools.pairwise(e) if len(e) > 1 else [(0, 0)] for e in ends)):
+        _scan_box(out, [a for a, _ in corner], tuple(b - a for a, b in corner), size)
+    return out
+
+
+def _scan_box(out: _Scan, corner: Sequence[int], shape: Shape, size: int) -> None:
     inner, cut = 1, len(shape) - 1
     while cut > 0 and inner * shape[cut] <= size:
         inner *= shape[cut]
         cut -= 1
-    step = max(1, min(shape[cut], size // inner))
-    starts = [range(n) for n in shape[:cut]]
-    whole = tuple(slice(0, n) for n in shape[cut + 1 :])
-    indices, shapes = [], []
+    step = max(1, min(shape[cut], size // max(1, inner)))
+    starts = [range(a, a + n) for a, n in zip(corner, shape[:cut])]
+    whole = tuple(slice(a, a + n) for a, n in zip(corner[cut + 1 :], shape[cut + 1 :]))
+    first, last = corner[cut], corner[cut] + shape[cut]
     for outer in itertools.product(*starts):
         head = tuple(slice(k, k + 1) for k in outer)
-        for a in range(0, shape[cut], step):
-            b = min(a + step, shape[cut])
-            indices.append((*head, slice(a, b), *whole))
-            shapes.append((*(1 for _ in outer), b - a, *shape[cut + 1 :]))
-    return _Scan(indices, shapes)
+        for a in range(first, last, step):
+            b = min(a + step, last)
+            out.indices.append((*head, slice(a, b), *whole))
+            out.shapes.append((*(1 for _ in outer), b - a, *shape[cut + 1 :]))
+
+
+def cuts_of(shape: Shape, pieces: Iterable[Sequence[Box]]) -> list[set[int]]:
+    """For each dim where boxes begin or end within it."""
+    found: list[set[int]] = [set() for _ in shape]
+    for boxes in pieces:
+        for box in boxes:
+            for d, s in enumerate(box):
+                found[d] |= {s.start, s.stop} - {0, shape[d]}
+    return found
+
+
+def within(index: Box, boxes: Sequence[Box]) -> tuple[int, Box]:
+    """The number of the box that a tile lies in, and its place there."""
+    for k, box in enumerate(boxes):
+        if all(b.start <= s.start and s.stop <= b.stop for s, b in zip(index, box)):
+            return k, tuple(slice(s.start - b.start, s.stop - b.start) for s, b in zip(index, box))
+    raise InternalError(f"fusion: the tile {index} lies in none of the pieces {list(boxes)}")
 
 
 def _index_of(index: tuple[slice, ...], shape: Shape) -> tuple[Any, ...]:
@@ -122,11 +156,15 @@ def joins_over_tiles(eqn: Eqn) -> bool:
 
 
 class Tiled:
-    """A group prepared for blocks of one shape: `run(*blocks)` gives its results."""
+    """A group prepared for blocks of one shape: `run(*blocks)` gives its results.
 
-    def __init__(self, jaxpr: Jaxpr, shape: Shape):
+    pieces  the operands, by number, that come as lists of pieces, and the boxes that these fill
+    """
+
+    def __init__(self, jaxpr: Jaxpr, shape: Shape, pieces: Mapping[int, Sequence[Box]] | None = None):
         self.jaxpr = jaxpr
         self.shape = shape
+        self.pieces = {jaxpr.invars[k]: boxes for k, boxes in (pieces or {}).items()}
         self.sizes = {v: v.aval.shape for v in jaxpr.invars}
         self.views = {e.outvars[0]: e for e in jaxpr.eqns if e.op is broadcast_in_dim}
         self.steps = [e for e in jaxpr.eqns if e.op is not broadcast_in_dim]
@@ -151,6 +189,7 @@ class Tiled:
         shapes = [self.expanded(v) for v in used if v in self.sizes or v in self.views]
         return (
             len(self.shape) > 0
+            and not self.pieces
             and all(s == self.shape or math.prod(s) == 1 for s in shapes)
             and all(len(a.axes) == len(self.shape) for a in self.sums.values())
         )
@@ -257,10 +296,11 @@ class _Writer:
         self.tiled = tiled
         self.shape = shape
         self.flat = shape != tiled.shape
-        self.tiles = scan(shape, tiled.size)
+        self.tiles = scan(shape, tiled.size, [sorted(c) for c in cuts_of(shape, tiled.pieces.values())])
         self.source = Source("fusion", [f"a{k}" for k in range(len(tiled.jaxpr.invars))])
         self.names: dict[Any, str] = {v: f"a{k}" for k, v in enumerate(tiled.jaxpr.invars)}
         self.sliced: list[tuple[str, str]] = []  # what the loop slices: name in the tile, indices
+        self.in_pieces: list[tuple[str, str, str]] = []  # and with the number of the piece
 
     def function(self) -> Callable[..., Any]:
         line, value, tiled = self.source.line, self.source.value, self.tiled
@@ -273,6 +313,8 @@ class _Writer:
         line("w_ = w[t]")
         for name, indices in self.sliced:
             line(f"{name}_ = {name}[{indices}[i]]")
+        for name, numbers, indices in self.in_pieces:
+            line(f"{name}_ = {name}[{numbers}[i]][{indices}[i]]")
         products = self._products() if self.flat else {}
         for eqn in tiled.steps:
             if eqn.outvars[0] in products:
@@ -316,6 +358,13 @@ class _Writer:
                 shape = self.shape if shape == self.tiled.shape else (1,)
             name = f"x{k}"
             text = self.source.value(origin.val) if isinstance(origin, Literal) else self.names[origin]
+            if v in self.tiled.pieces:
+                self.source.line(f"{name} = {text}")
+                places = [within(i, self.tiled.pieces[v]) for i in self.tiles.indices]
+                numbers, indices = (self.source.value([p[k] for p in places]) for k in (0, 1))
+                self.in_pieces.append((name, numbers, indices))
+                self.names[v] = f"{name}_"
+                continue
             if not origin.aval.ndim or origin.aval.shape == shape:  # scalars stay scalars
                 self.source.line(f"{name} = {text}")
             else:

@@ -1,0 +1,128 @@
+"""Shifted arrays and concatenations that groups read in pieces: the values, and that nothing is put together."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import mpiarray as jax
+import mpiarray.numpy as jnp
+from mpiarray import P
+from mpiarray.compiler.passes import fuse
+from mpiarray.ops import shape as shape_ops
+from mpiarray.ops import tiles
+from mpiarray.sharding import AxisType
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    monkeypatch.setattr(fuse, "_SMALLEST", 0)
+    monkeypatch.setattr(tiles, "_FEWEST", 1)
+    monkeypatch.setattr(tiles, "_MOST", 13)
+
+
+def rolled(x, xp):
+    around = xp.roll(x, 1, 0) + xp.roll(x, -1, 0) + xp.roll(x, 2, 1) + xp.roll(x, -1, 1)
+    return 0.25 * around - xp.roll(x, (1, -2), (0, 1)) * x
+
+
+def sliced(x, xp):
+    around = x[:-2, 1:-1] + x[2:, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:]
+    return 0.25 * around * x[1:-1, 1:-1]
+
+
+def joined(x, xp):
+    wide = xp.concatenate([x[-1:], x, x[:1]], 0)
+    return xp.concatenate([x, x * 2, x[:2]], 0) * xp.concatenate([wide, wide], 0)[: 2 * x.shape[0] + 2] + 1
+
+
+STENCILS = [rolled, sliced, joined]
+
+
+@pytest.mark.parametrize("f", STENCILS)
+@pytest.mark.parametrize("shape", [(6, 7), (3, 3), (17, 5)])
+def test_on_one_device(f, shape, small_tiles):
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    np.testing.assert_allclose(np.asarray(jax.jit(lambda x: f(x, jnp))(x)), f(x, np), rtol=1e-5, atol=1e-6)
+
+
+def test_rolls_are_not_put_together(small_tiles, monkeypatch):
+    x = jnp.asarray(np.random.default_rng(1).standard_normal((8, 9)).astype(np.float32))
+    want = rolled(np.asarray(x), np)
+    monkeypatch.setattr(shape_ops.roll, "impl", shape_ops.roll.impl)
+    called = []
+    monkeypatch.setattr(shape_ops.np, "roll", lambda *args: called.append(args))
+    got = jax.jit(lambda x: rolled(x, jnp))(x)
+    assert not called
+    np.testing.assert_allclose(np.asarray(got), want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_value_that_others_read_is_put_together(small_tiles):
+    x = np.random.default_rng(2).standard_normal((6, 5)).astype(np.float32)
+
+    def f(x, xp):
+        r = xp.roll(x, 1, 0)
+        return r * 2 + x, r, xp.sort(r, 0)
+
+    for got, want in zip(jax.jit(lambda x: f(x, jnp))(x), f(x, np)):
+        np.testing.assert_allclose(np.asarray(got), want, rtol=1e-6)
+
+
+def test_too_many_pieces_are_put_together(small_tiles):
+    x = np.random.default_rng(3).standard_normal((30, 4)).astype(np.float32)
+
+    def f(x, xp):
+        return (
+            xp.concatenate([x[k : k + 1] for k in reversed(range(30))], 0) * x + 1 + xp.roll(x, 1, 1) + xp.roll(x, 2, 1)
+        )
+
+    np.testing.assert_allclose(np.asarray(jax.jit(lambda x: f(x, jnp))(x)), f(x, np), rtol=1e-6)
+
+
+@pytest.mark.parametrize("cuts", [(), ((2,), ()), ((1, 4), (3,)), ((), (1, 6))])
+def test_tiles_do_not_cross_cuts(cuts):
+    shape = (5, 7)
+    seen = np.zeros(shape, int)
+    for index in tiles.scan(shape, 6, cuts).indices:
+        seen[index] += 1
+        for s, places in itertools.zip_longest(index, cuts, fillvalue=()):
+            assert not any(s.start < c < s.stop for c in places)
+    assert (seen == 1).all()
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("f", STENCILS[:2])
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("spec", [P("x", None), P(None, "x"), P()], ids=str)
+def test_on_ranks(f, axis_type, spec, small_tiles):
+    if f is sliced and axis_type is AxisType.Explicit and spec != P():
+        pytest.skip("slices of sharded Explicit dims do not divide")
+    n = jax.device_count()
+    x = np.random.default_rng(4).standard_normal((4 * n, 4 * n)).astype(np.float32)
+    with jax.set_mesh(jax.make_mesh((n,), ("x",), (axis_type,))):
+        y = jax.jit(lambda x: f(x, jnp))(jax.device_put(x, spec))
+        np.testing.assert_allclose(np.asarray(y), f(x, np), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("steps", [1, 3])
+def test_iterations_in_a_loop(steps, small_tiles):
+    n = jax.device_count()
+    x = np.random.default_rng(5).standard_normal((4 * n, 6)).astype(np.float32)
+
+    def step(u, xp):
+        around = u[:-2, 1:-1] + u[2:, 1:-1] + u[1:-1, :-2] + u[1:-1, 2:]
+        if xp is jnp:
+            return u.at[1:-1, 1:-1].set(0.25 * around) + 0.1 * jnp.roll(u, 1, 0)
+        new = u.copy()
+        new[1:-1, 1:-1] = np.float32(0.25) * around
+        return new + np.float32(0.1) * np.roll(u, 1, 0)
+
+    want = x
+    for _ in range(steps):
+        want = step(want, np)
+    with jax.set_mesh(jax.make_mesh((n,), ("x",), (AxisType.Auto,))):
+        f = jax.jit(lambda u: jax.lax.fori_loop(0, steps, lambda _, u: step(u, jnp), u))
+        np.testing.assert_allclose(np.asarray(f(jax.device_put(x, P("x", None)))), want, rtol=1e-5, atol=1e-6)
