@@ -192,7 +192,7 @@ def _most_alive(jaxpr: Jaxpr) -> int:
         live += sum(nbytes(v.aval) for v in eqn.outvars if v not in kept)
         bodies = (
             ()
-            if eqn.op is fusion
+            if eqn.op.hlo_name == fusion.hlo_name
             else (_most_alive(body) + sum(nbytes(v.aval) for v in _results(body)) for body in subjaxprs(eqn.params))
         )
         most = max(most, live + max(bodies, default=0))

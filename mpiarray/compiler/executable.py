@@ -26,6 +26,8 @@ from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
 from mpiarray.core.op import Op
 from mpiarray.core.source import Source
 from mpiarray.core.value import Literal
+from mpiarray.ops import fused_update
+from mpiarray.ops.fused_update import fusion_update
 from mpiarray.ops.tiles import Tiled, fusion, kernel_of, ufunc_of
 from mpiarray.types.mesh import AbstractMesh
 
@@ -127,6 +129,9 @@ class _Writer:
         if eqn.op is fusion:
             tiled = Tiled(**eqn.params, pieces=boxes_of(eqn, pieces))
             return observe.step(tiled, eqn)
+        if eqn.op is fusion_update:
+            context = self.executable.context(eqn.mesh)
+            return observe.step(fused_update.prepare(context, **eqn.params, pieces=boxes_of(eqn, pieces)), eqn)
         if len(eqn.outvars) == 1 and eqn.outvars[0] in pieces:
             return observe.step(pieces[eqn.outvars[0]].run, eqn)
         return self.executable.prepare(eqn)

@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.jaxpr import Eqn, Jaxpr, Var
 from mpiarray.core.value import Literal
+from mpiarray.ops.fused_update import fusion_update
 from mpiarray.ops.tiles import Box, cuts_of, fusion
 
+GROUPS = frozenset((fusion, fusion_update))
 _MOST_REGIONS = 64  # parts into which the pieces' borders may cut the tiles' space
 
 
@@ -50,7 +52,7 @@ def find(jaxpr: Jaxpr, context: Callable[[Any], DeviceContext]) -> dict[Var, Pie
         if made is not None:
             found[v] = Pieces(tuple(made[0]), made[1])
     for eqn in jaxpr.eqns:
-        if eqn.op is fusion:
+        if eqn.op in GROUPS:
             boxes = list(boxes_of(eqn, found).values())
             regions = math.prod(len(c) + 1 for c in cuts_of(eqn.params["shape"], boxes))
             if regions > _MOST_REGIONS:
@@ -62,9 +64,12 @@ def find(jaxpr: Jaxpr, context: Callable[[Any], DeviceContext]) -> dict[Var, Pie
 
 def _sliced_by(eqn: Eqn, v: Var) -> bool:
     """Whether an equation is a group that takes tiles of the value (and does not broadcast it)."""
-    if eqn.op is not fusion or v.aval.shape != eqn.params["shape"]:
+    if eqn.op not in GROUPS or v.aval.shape != eqn.params["shape"]:
         return False
-    inner = [w for w, outer in zip(eqn.params["jaxpr"].invars, eqn.invars) if outer is v]
+    operands = eqn.invars[eqn.op is fusion_update :]
+    if v in eqn.invars and v not in operands:
+        return False
+    inner = [w for w, outer in zip(eqn.params["jaxpr"].invars, operands) if outer is v]
     return all(
         e.op.elementwise
         for e in eqn.params["jaxpr"].eqns
@@ -75,5 +80,5 @@ def _sliced_by(eqn: Eqn, v: Var) -> bool:
 
 def boxes_of(eqn: Eqn, found: dict[Var, Pieces]) -> dict[int, tuple[Box, ...]]:
     """For the operands of a group that are in pieces, by their numbers: the boxes."""
-    operands: Sequence[Any] = eqn.invars
+    operands: Sequence[Any] = eqn.invars[eqn.op is fusion_update :]
     return {k: found[v].boxes for k, v in enumerate(operands) if v in found}

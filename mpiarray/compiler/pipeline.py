@@ -19,6 +19,7 @@ from mpiarray.compiler.passes.partition import partition
 from mpiarray.compiler.passes.propagate import propagate, spec_of
 from mpiarray.compiler.passes.scatter import scatter
 from mpiarray.compiler.passes.simplify import closed, common_subexpressions, inline
+from mpiarray.compiler.passes.write import write
 from mpiarray.compiler.program import Program
 from mpiarray.config import config
 from mpiarray.core.check import check_jaxpr
@@ -60,6 +61,7 @@ PASSES: tuple[Pass, ...] = (
     _local(combine),
     _local(overlap),
     _local(fuse),
+    _local(write),
 )
 
 

@@ -158,10 +158,18 @@ def joins_over_tiles(eqn: Eqn) -> bool:
 class Tiled:
     """A group prepared for blocks of one shape: `run(*blocks)` gives its results.
 
-    pieces  the operands, by number, that come as lists of pieces, and the boxes that these fill
+    pieces   the operands, by number, that come as lists of pieces, and the boxes that these fill
+    targets  the boxes of the one result that arrays fill which are given as a list, after the blocks
     """
 
-    def __init__(self, jaxpr: Jaxpr, shape: Shape, pieces: Mapping[int, Sequence[Box]] | None = None):
+    def __init__(
+        self,
+        jaxpr: Jaxpr,
+        shape: Shape,
+        pieces: Mapping[int, Sequence[Box]] | None = None,
+        targets: Sequence[Box] | None = None,
+    ):
+        self.targets = targets
         self.jaxpr = jaxpr
         self.shape = shape
         self.pieces = {jaxpr.invars[k]: boxes for k, boxes in (pieces or {}).items()}
@@ -190,6 +198,7 @@ class Tiled:
         return (
             len(self.shape) > 0
             and not self.pieces
+            and self.targets is None
             and all(s == self.shape or math.prod(s) == 1 for s in shapes)
             and all(len(a.axes) == len(self.shape) for a in self.sums.values())
         )
@@ -296,8 +305,10 @@ class _Writer:
         self.tiled = tiled
         self.shape = shape
         self.flat = shape != tiled.shape
-        self.tiles = scan(shape, tiled.size, [sorted(c) for c in cuts_of(shape, tiled.pieces.values())])
-        self.source = Source("fusion", [f"a{k}" for k in range(len(tiled.jaxpr.invars))])
+        boxes = [*tiled.pieces.values(), tiled.targets or ()]
+        self.tiles = scan(shape, tiled.size, [sorted(c) for c in cuts_of(shape, boxes)] if any(boxes) else ())
+        given = [] if tiled.targets is None else ["into"]
+        self.source = Source("fusion", [*(f"a{k}" for k in range(len(tiled.jaxpr.invars))), *given])
         self.names: dict[Any, str] = {v: f"a{k}" for k, v in enumerate(tiled.jaxpr.invars)}
         self.sliced: list[tuple[str, str]] = []  # what the loop slices: name in the tile, indices
         self.in_pieces: list[tuple[str, str, str]] = []  # and with the number of the piece
@@ -359,11 +370,7 @@ class _Writer:
             name = f"x{k}"
             text = self.source.value(origin.val) if isinstance(origin, Literal) else self.names[origin]
             if v in self.tiled.pieces:
-                self.source.line(f"{name} = {text}")
-                places = [within(i, self.tiled.pieces[v]) for i in self.tiles.indices]
-                numbers, indices = (self.source.value([p[k] for p in places]) for k in (0, 1))
-                self.in_pieces.append((name, numbers, indices))
-                self.names[v] = f"{name}_"
+                self._in_parts(v, text, self.tiled.pieces[v])
                 continue
             if not origin.aval.ndim or origin.aval.shape == shape:  # scalars stay scalars
                 self.source.line(f"{name} = {text}")
@@ -372,10 +379,20 @@ class _Writer:
             scalar = not origin.aval.ndim
             self.names[v] = name if scalar else self._slice(name, shape)
 
+    def _in_parts(self, v: Any, name: str, boxes: Sequence[Box]) -> None:
+        """A value that is a list of arrays: each tile is a part of one of them."""
+        places = [within(i, boxes) for i in self.tiles.indices]
+        numbers, indices = (self.source.value([p[k] for p in places]) for k in (0, 1))
+        self.in_pieces.append((name, numbers, indices))
+        self.names[v] = f"{name}_"
+
     def _allocate(self, v: Any) -> str:
         """The array of a result; in the loop its part is known by the variable's name."""
         line, value = self.source.line, self.source.value
         name = f"o{len(self.names)}"
+        if self.tiled.targets is not None:
+            self._in_parts(v, "into", self.tiled.targets)
+            return "into"
         acc = self.tiled.sums.get(v)
         dtype = dtypes.storage(v.aval.dtype) if acc is None else acc.dtype
         line(f"{name} = {value(np.empty)}({value(v.aval.shape)}, {value(dtype)})")

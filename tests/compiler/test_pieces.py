@@ -126,3 +126,43 @@ def test_iterations_in_a_loop(steps, small_tiles):
     with jax.set_mesh(jax.make_mesh((n,), ("x",), (AxisType.Auto,))):
         f = jax.jit(lambda u: jax.lax.fori_loop(0, steps, lambda _, u: step(u, jnp), u))
         np.testing.assert_allclose(np.asarray(f(jax.device_put(x, P("x", None)))), want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_group_that_replaces_a_box_is_written_there(small_tiles):
+    x = np.random.default_rng(6).standard_normal((9, 8)).astype(np.float32)
+
+    def f(u, xp):
+        new = 0.5 * (u[2:, 2:] + u[:-2, :-2])
+        if xp is jnp:
+            return u.at[1:-1, 1:-1].set(new)
+        u = u.copy()
+        u[1:-1, 1:-1] = new
+        return u
+
+    g = jax.jit(lambda u: f(u, jnp))
+    np.testing.assert_array_equal(np.asarray(g(x)), f(x, np))
+    text = g.lower(x).compile().as_text()
+    assert "dynamic-update-slice(" not in text and text.count(" fusion(") == 1
+
+
+def test_a_group_that_others_read_too_is_not_written_into_an_update(small_tiles):
+    x = np.random.default_rng(7).standard_normal((9,)).astype(np.float32)
+    f = jax.jit(lambda u: (new := u[1:] * 2 + 1, u.at[1:].set(new)))
+    new, u = f(x)
+    np.testing.assert_array_equal(np.asarray(u)[1:], np.asarray(new))
+    np.testing.assert_allclose(np.asarray(new), x[1:] * 2 + 1, rtol=1e-6)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("margins", [(1, 1), (2, 0), (0, 3), (3, 2)])
+@pytest.mark.parametrize("spec", [P("x", None), P(None, "x")], ids=str)
+def test_boxes_that_cross_ranks_are_written_and_sent(margins, spec, small_tiles):
+    n = jax.device_count()
+    x = np.random.default_rng(8).standard_normal((4 * n, 4 * n)).astype(np.float32)
+    a, b = margins
+    inside = (slice(a, 4 * n - b), slice(1, 4 * n - 1))
+    want = x.copy()
+    want[inside] = x[inside] * 2 + 1
+    with jax.set_mesh(jax.make_mesh((n,), ("x",), (AxisType.Auto,))):
+        f = jax.jit(lambda u: u.at[inside].set(u[inside] * 2 + 1))
+        np.testing.assert_allclose(np.asarray(f(jax.device_put(x, spec))), want, rtol=1e-6)

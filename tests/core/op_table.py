@@ -473,6 +473,7 @@ row("pure_callback", A, want=lambda x: [x * 2], callback=lambda x: [x * 2], resu
 row("io_callback", A, want=lambda x: [x * 2], callback=lambda x: [x * 2], result_types=_RESULT, batch=False)
 
 COMPILED_ONLY = {
+    "fusion_update",
     "fusion",
     "after_others",
     "dynamic_update_slice_in_place",

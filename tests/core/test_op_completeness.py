@@ -209,6 +209,8 @@ def test_steps_of_compiled_programs_are_met() -> None:
     met |= {e.op.name for e in lowered(rows, [x, places], [P("x", None), P("x")], AUTO).local.jaxpr.eqns}
     large = np.zeros((2048, 1024), np.float32)
     met |= {e.op.name for e in lowered(lambda v: [v * v + v], [large], [P("x", "y")], AUTO).local.jaxpr.eqns}
+    inside = lambda v: [v.at[1:-1].set(v[2:] + v[:-2] * 2)]
+    met |= {e.op.name for e in lowered(inside, [large], [P("x", "y")], AUTO).local.jaxpr.eqns}
     flat = np.zeros(1 << 18, np.float32)
     met |= {e.op.name for e in lowered(lambda v: [lax.sort(v)], [flat], [P("x")], AUTO).local.jaxpr.eqns}
     updates = (lambda v, i: [v.at[i].set(v)], lambda v, i: [lax.dynamic_update_slice(v, v[:1], (i[0], 0))])

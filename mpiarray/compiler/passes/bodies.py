@@ -14,7 +14,7 @@ def map_bodies(jaxpr: Jaxpr, f: Callable[[Jaxpr], Jaxpr]) -> Jaxpr:
 
     Groups that are fused stay as they are.
     """
-    eqns = [e if e.op is fusion else _mapped(e, f) for e in jaxpr.eqns]
+    eqns = [e if e.op.hlo_name == fusion.hlo_name else _mapped(e, f) for e in jaxpr.eqns]
     return jaxpr if all(a is b for a, b in zip(eqns, jaxpr.eqns)) else jaxpr.replace(eqns=eqns)
 
 

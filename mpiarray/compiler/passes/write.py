@@ -1,0 +1,54 @@
+"""A group's result that only replaces a box of an array is written there (ops.fused_update)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from mpiarray.compiler.passes.bodies import map_bodies
+from mpiarray.core.jaxpr import Eqn, Jaxpr
+from mpiarray.core.value import Literal
+from mpiarray.ops.boxes import move_boxes_at
+from mpiarray.ops.fused_update import fusion_update
+from mpiarray.ops.slicing import dynamic_update_slice
+from mpiarray.ops.tiles import REDUCTIONS, fusion
+
+
+def write(jaxpr: Jaxpr) -> Jaxpr:
+    """The program with such updates and their groups as one equation each, here and in the bodies of loops."""
+    jaxpr = map_bodies(jaxpr, write)
+    makers: dict[Any, Eqn] = {e.outvars[0]: e for e in jaxpr.eqns if e.op is fusion and len(e.outvars) == 1}
+    if not makers:
+        return jaxpr
+    readers = Counter(v for e in jaxpr.eqns for v in e.invars if not isinstance(v, Literal))
+    readers.update(v for v in jaxpr.outvars if not isinstance(v, Literal))
+    merged: dict[Eqn, Eqn] = {}
+    gone = set()
+    for eqn in jaxpr.eqns:
+        maker = makers.get(eqn.invars[1]) if _is_update(eqn) else None
+        if maker is not None and readers[maker.outvars[0]] == 1 and _is_array(maker):
+            merged[eqn] = _merged(eqn, maker)
+            gone.add(maker)
+    return jaxpr.replace(eqns=[merged.get(e, e) for e in jaxpr.eqns if e not in gone]) if merged else jaxpr
+
+
+def _is_update(eqn: Eqn) -> bool:
+    """Whether an equation replaces a box of an array whose place is known."""
+    known = len(eqn.invars) > 2 and all(isinstance(v, Literal) for v in eqn.invars[2:])
+    whole = eqn.op is dynamic_update_slice or (eqn.op is move_boxes_at and not eqn.params["take"])
+    return whole and known and eqn.invars[0].aval.ndim == eqn.outvars[0].aval.ndim and eqn.invars[0].aval.ndim > 0
+
+
+def _is_array(maker: Eqn) -> bool:
+    """Whether a group's result has its shape, and is no sum."""
+    inner = maker.params["jaxpr"]
+    ends = {v for e in inner.eqns if e.op in REDUCTIONS for v in e.outvars}
+    return inner.outvars[0].aval.shape == maker.params["shape"] and inner.outvars[0] not in ends
+
+
+def _merged(eqn: Eqn, maker: Eqn) -> Eqn:
+    array, _, *starts = eqn.invars
+    names = ("source_shape", "target_shape", "source", "target")
+    moves: Any = tuple(eqn.params[k] for k in names) if eqn.op is move_boxes_at else None
+    params = dict(maker.params, base=array.aval.shape, starts=tuple(int(s.val) for s in starts), moves=moves)  # type: ignore[union-attr]
+    return eqn.replace(op=fusion_update, invars=(array, *maker.invars), params=params)

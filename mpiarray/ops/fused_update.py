@@ -1,0 +1,129 @@
+"""`fusion_update`: a group whose result replaces a box of an array, written where it belongs.
+
+`u.at[1:-1, 1:-1].set(0.25 * around)` would compute the interior, copy `u`, and copy the interior into the copy.  Here the
+new array is made, only what the box leaves of `u` is copied, and the group's tiles are written into the box; rows that
+belong to other ranks are computed where they are sent from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpiarray.comm import collectives as mpi
+from mpiarray.core.device import DeviceContext
+from mpiarray.core.jaxpr import Jaxpr
+from mpiarray.core.op import Out, Undefined, define
+from mpiarray.core.plan import Plan, mesh_order, replicated
+from mpiarray.ops.boxes import Blocks, Move, Piece, Table, clamp_start, is_local, placed, table
+from mpiarray.ops.tiles import Box, Shape, Tiled
+
+_NEVER = Undefined("groups are made after differentiation and batching, of blocks")
+
+#: sizes and blocks of update and array over the mesh: (source_shape, target_shape, source, target) of `move_boxes_at`
+Moves = tuple[Shape, Shape, tuple[Blocks, ...], tuple[Blocks, ...]]
+
+
+def _sizes(box: Box) -> Shape:
+    return tuple(s.stop - s.start for s in box)
+
+
+def _rest(shape: Shape, box: Box) -> list[Box]:
+    """Boxes that fill what a box leaves of an array."""
+    found = []
+    inner = [slice(0, n) for n in shape]
+    for d, s in enumerate(box):
+        for side in (slice(0, s.start), slice(s.stop, shape[d])):
+            if side.stop > side.start:
+                found.append((*inner[:d], side, *inner[d + 1 :]))
+        inner[d] = s
+    return found
+
+
+def _bounds(boxes: Sequence[Box], shape: Shape) -> Box:
+    """The box around disjoint boxes if they fill it, else an empty one."""
+    if not boxes:
+        return tuple(slice(0, 0) for _ in shape)
+    outer = tuple(slice(min(b[d].start for b in boxes), max(b[d].stop for b in boxes)) for d in range(len(shape)))
+    full = sum(math.prod(_sizes(b)) for b in boxes) == math.prod(_sizes(outer))
+    return outer if full else tuple(slice(0, 0) for _ in shape)
+
+
+def each_once(boxes: Sequence[Box], shape: Shape) -> bool:
+    """Whether boxes fill an array without meeting."""
+    apart = all(
+        any(a[d].stop <= b[d].start or b[d].stop <= a[d].start for d in range(len(shape)))
+        for k, a in enumerate(boxes)
+        for b in boxes[:k]
+    )
+    return apart and sum(math.prod(_sizes(b)) for b in boxes) == math.prod(shape)
+
+
+def _table(
+    ctx: DeviceContext, base: Shape, shape: Shape, starts: tuple[int, ...], moves: Moves | None
+) -> tuple[Table, Any]:
+    """What this device writes, sends and receives, and the group that it does this with (None: nobody sends anything)."""
+    if moves is None:
+        at = [clamp_start(s, n, m) for s, n, m in zip(starts, base, shape)]
+        target = tuple(slice(a, a + n) for a, n in zip(at, shape))
+        return Table((), (Piece(0, 0, tuple(slice(0, n) for n in shape), target),), (), ()), None
+    source_shape, target_shape, source, targets = moves
+    at = [clamp_start(s, n, m) for s, n, m in zip(starts, target_shape, source_shape)]
+    move = Move(0, tuple(placed(s, n) for s, n in zip(at, source_shape)))
+    mine = table(ctx.mesh.shape_tuple, ctx.coords, (move,), (source,), targets)
+    axes = mesh_order(ctx.mesh, {a for b in (*source, *targets) for a in b.axes})
+    return mine, None if is_local(ctx.mesh.shape_tuple, (move,), (source,), targets) else ctx.group(axes)
+
+
+def prepare(
+    ctx: DeviceContext,
+    *,
+    jaxpr: Jaxpr,
+    shape: Shape,
+    base: Shape,
+    starts: tuple[int, ...],
+    moves: Moves | None,
+    pieces: Any = None,
+) -> Callable[..., Any]:
+    """The function of (array, operands of the group)."""
+    mine, group = _table(ctx, base, shape, starts, moves)
+    boxes = [p.source for p in (*mine.copies, *mine.sends)]
+    direct = each_once(boxes, shape)
+    tiled = Tiled(jaxpr, shape, pieces, boxes if direct else None)
+    written = [p.target for p in (*mine.copies, *mine.recvs)]
+    kept = _rest(base, _bounds(written, base))
+    lengths = [_sizes(p.source) for p in mine.sends]
+
+    def run(array: Any, *blocks: Any) -> np.ndarray:
+        out = np.empty(base, array.dtype)
+        for box in kept:
+            out[box] = array[box]
+        if direct:
+            sent = [np.empty(n, array.dtype) for n in lengths]
+            tiled(*blocks, [*(out[p.target] for p in mine.copies), *sent])
+        else:
+            (whole,) = tiled(*blocks)
+            for p in mine.copies:
+                out[p.target] = whole[p.source]
+            sent = [whole[p.source] for p in mine.sends]
+        if group is not None:
+            outgoing = [(p.peer, part) for p, part in zip(mine.sends, sent)]
+            mpi.exchange(group, outgoing, [(p.peer, out[p.target]) for p in mine.recvs])
+        return out
+
+    return run
+
+
+fusion_update = define(
+    "fusion_update",
+    type_rule=lambda array, *xs, base, **params: Out(base, array.dtype, array.weak_type),
+    plan=lambda avals, *, base, **params: Plan(tuple(replicated(a.ndim) for a in avals), (replicated(len(base)),)),
+    build=prepare,
+    jvp=_NEVER,
+    transpose=_NEVER,
+    batch=_NEVER,
+    hlo_name="fusion",
+)
