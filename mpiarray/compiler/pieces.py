@@ -19,6 +19,7 @@ from mpiarray.core.device import DeviceContext
 from mpiarray.core.jaxpr import Eqn, Jaxpr, Var
 from mpiarray.core.value import Literal
 from mpiarray.ops.fused_update import fusion_update
+from mpiarray.ops.slicing import slice_
 from mpiarray.ops.tiles import Box, cuts_of, fusion
 
 GROUPS = frozenset((fusion, fusion_update))
@@ -34,32 +35,78 @@ class Pieces(NamedTuple):
 
 def find(jaxpr: Jaxpr, context: Callable[[Any], DeviceContext]) -> dict[Var, Pieces]:
     """The values of a program that stay in pieces."""
-    readers: dict[Any, list[Eqn | None]] = {}
+    if not any(e.op in GROUPS for e in jaxpr.eqns):
+        return {}
+    finder = _Finder(jaxpr)
     for eqn in jaxpr.eqns:
-        for v in eqn.invars:
-            readers.setdefault(v, []).append(eqn)
-    for v in jaxpr.outvars:
-        readers.setdefault(v, []).append(None)
-    found: dict[Var, Pieces] = {}
-    for eqn in jaxpr.eqns:
-        give = getattr(eqn.op.build or eqn.op.impl, "pieces", None)
-        if give is None:
-            continue
-        (v,) = eqn.outvars
-        if not all(r is not None and _sliced_by(r, v) for r in readers.get(v, [None])):
-            continue
-        made = give(context(eqn.mesh), [a.aval for a in eqn.invars], **eqn.params)
-        if made is not None:
-            found[v] = Pieces(tuple(made[0]), made[1])
+        if len(eqn.outvars) == 1 and eqn.outvars[0] in finder.wanted:
+            finder.take(eqn, context)
     for eqn in jaxpr.eqns:
         if eqn.op in GROUPS:
-            boxes = list(boxes_of(eqn, found).values())
-            regions = math.prod(len(c) + 1 for c in cuts_of(eqn.params["shape"], boxes))
-            if regions > _MOST_REGIONS:
-                operands: Sequence[Any] = eqn.invars
-                for v in operands:
-                    found.pop(v, None)
-    return found
+            boxes = list(boxes_of(eqn, finder.found).values())
+            if math.prod(len(c) + 1 for c in cuts_of(eqn.params["shape"], boxes)) > _MOST_REGIONS:
+                for v in eqn.invars:
+                    finder.drop(v)
+    return finder.found
+
+
+class _Finder:
+    """`wanted`: the values that only groups read, and slices that themselves are wanted."""
+
+    def __init__(self, jaxpr: Jaxpr):
+        self.found: dict[Any, Pieces] = {}
+        self.makers: dict[Any, Eqn] = {v: e for e in jaxpr.eqns for v in e.outvars}
+        self.readers: dict[Any, list[Eqn]] = {}
+        for eqn in jaxpr.eqns:
+            for v in eqn.invars:
+                self.readers.setdefault(v, []).append(eqn)
+        self.wanted: set[Any] = set()
+        for eqn in reversed(jaxpr.eqns):
+            for v in eqn.outvars:
+                readers = self.readers.get(v, [])
+                if readers and v not in jaxpr.outvars and all(self._reads_parts(r, v) for r in readers):
+                    self.wanted.add(v)
+
+    def _reads_parts(self, eqn: Eqn, v: Var) -> bool:
+        return _sliced_by(eqn, v) or (_is_plain_slice(eqn) and eqn.outvars[0] in self.wanted)
+
+    def take(self, eqn: Eqn, context: Callable[[Any], DeviceContext]) -> None:
+        """Let the result of an equation stay in pieces if it can."""
+        (v,) = eqn.outvars
+        if _is_plain_slice(eqn):
+            whole = self.found.get(eqn.invars[0])
+            if whole is not None:
+                self.found[v] = _part(whole, eqn.params["start_indices"], eqn.params["limit_indices"])
+            return
+        give = getattr(eqn.op.build or eqn.op.impl, "pieces", None)
+        made = None if give is None else give(context(eqn.mesh), [a.aval for a in eqn.invars], **eqn.params)
+        if made is not None:
+            self.found[v] = Pieces(tuple(made[0]), made[1])
+
+    def drop(self, v: Any) -> None:
+        """Put a value together after all, and so what it is a slice of, and what is a slice of it."""
+        if self.found.pop(v, None) is None:
+            return
+        if _is_plain_slice(self.makers[v]):
+            self.drop(self.makers[v].invars[0])
+        for reader in self.readers[v]:
+            if _is_plain_slice(reader):
+                self.drop(reader.outvars[0])
+
+
+def _is_plain_slice(eqn: Eqn) -> bool:
+    return eqn.op is slice_ and all(s == 1 for s in eqn.params["strides"] or ())
+
+
+def _part(whole: Pieces, start: Sequence[int], limit: Sequence[int]) -> Pieces:
+    """A slice of a value in pieces: the parts of the pieces that it meets."""
+    boxes, parts = [], []
+    for k, box in enumerate(whole.boxes):
+        ends = [(max(s.start, a), min(s.stop, b)) for s, a, b in zip(box, start, limit)]
+        if all(a < b for a, b in ends):
+            boxes.append(tuple(slice(a - first, b - first) for (a, b), first in zip(ends, start)))
+            parts.append((k, tuple(slice(a - s.start, b - s.start) for (a, b), s in zip(ends, box))))
+    return Pieces(tuple(boxes), lambda pieces: [pieces[k][index] for k, index in parts])
 
 
 def _sliced_by(eqn: Eqn, v: Var) -> bool:
@@ -67,7 +114,7 @@ def _sliced_by(eqn: Eqn, v: Var) -> bool:
     if eqn.op not in GROUPS or v.aval.shape != eqn.params["shape"]:
         return False
     operands = eqn.invars[eqn.op is fusion_update :]
-    if v in eqn.invars and v not in operands:
+    if eqn.op is fusion_update and eqn.invars[0] is v:
         return False
     inner = [w for w, outer in zip(eqn.params["jaxpr"].invars, operands) if outer is v]
     return all(

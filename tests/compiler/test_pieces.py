@@ -38,7 +38,14 @@ def joined(x, xp):
     return xp.concatenate([x, x * 2, x[:2]], 0) * xp.concatenate([wide, wide], 0)[: 2 * x.shape[0] + 2] + 1
 
 
-STENCILS = [rolled, sliced, joined]
+def padded(x, xp):
+    """Slices of what was put together from three parts, and a slice of a slice."""
+    wide = xp.concatenate([x[-1:], x, x[:1]], 0)
+    inner = wide[1:, 1:]
+    return wide[:-2] * 2 + wide[2:] - wide[1:-1] * x + xp.concatenate([inner[:-1], inner[:-1]], 1)[:, : x.shape[1]]
+
+
+STENCILS = [rolled, sliced, joined, padded]
 
 
 @pytest.mark.parametrize("f", STENCILS)
