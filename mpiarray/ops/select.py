@@ -92,10 +92,8 @@ def choose(mask: Any, no: Any, yes: Any, out: np.ndarray | None = None) -> Any:
         found = np.bitwise_and(a, ones.astype(bits, copy=False), out=None if out is None else out.view(bits))
     else:
         found = np.bitwise_xor(a, b)
-        if found.shape != mask.shape:  # two scalars
-            found = np.broadcast_to(found, mask.shape) & ones.astype(bits, copy=False)
-        else:
-            np.bitwise_and(found, ones.astype(bits, copy=False), out=found)
+        same = found.shape == mask.shape  # else there are scalars, or dims of size 1 that meet longer ones
+        found = np.bitwise_and(found, ones.astype(bits, copy=False), out=found if same else None)
         found = np.bitwise_xor(found, a, out=found if out is None else out.view(bits))
     return found.view(yes.dtype) if out is None else out
 

@@ -214,6 +214,10 @@ class Tiled:
             inner[d] = n
         return tuple(inner)
 
+    def is_full(self, v: Any) -> bool:
+        """Whether a tile of a value has all its elements, and not 1 along dims that are broadcast."""
+        return v.aval.shape == self.shape and (v not in self.views or self.expanded(v) == self.shape)
+
     def __call__(self, *blocks: Any) -> Any:
         if self._flat is not None and all(blocks[k].flags.c_contiguous for k in self._sliced):
             return self._flat(*blocks)
@@ -420,7 +424,8 @@ class _Writer:
             (v,) = eqn.invars
             product = makers.get(v)
             single = product is not None and readers[v] == 1 and v not in self.tiled.jaxpr.outvars
-            if single and product is not None and _factors(product) is not None:
+            factors = _factors(product) if single and product is not None else None
+            if factors is not None and all(self.tiled.is_full(f) for f in factors):
                 found[v] = eqn
         return found
 
@@ -454,7 +459,10 @@ class _Writer:
             line(f"{self.names[out]}[...] = {value(kernel_of(eqn))}({ins})")
         else:
             self.names[out] = f"v{len(self.names)}"
-            line(f"{self.names[out]} = {value(kernel_of(eqn))}({ins})")
+            made = f"{value(kernel_of(eqn))}({ins})"
+            if not any(not isinstance(v, Literal) and tiled.is_full(v) for v in eqn.invars):
+                made = f"{value(np.broadcast_to)}({made}, {value(self.shapes)}[t])"  # for a reduction, which counts elements
+            line(f"{self.names[out]} = {made}")
 
 
 def _factors(eqn: Eqn) -> tuple[Any, Any] | None:

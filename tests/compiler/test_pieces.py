@@ -173,3 +173,13 @@ def test_boxes_that_cross_ranks_are_written_and_sent(margins, spec, small_tiles)
     with jax.set_mesh(jax.make_mesh((n,), ("x",), (AxisType.Auto,))):
         f = jax.jit(lambda u: u.at[inside].set(u[inside] * 2 + 1))
         np.testing.assert_allclose(np.asarray(f(jax.device_put(x, spec))), want, rtol=1e-6)
+
+
+def test_an_array_that_is_updated_as_a_whole_is_put_together(small_tiles):
+    x = np.random.default_rng(9).standard_normal((6, 5)).astype(np.float32)
+
+    def f(x):
+        r = jnp.roll(x, 1, 0)
+        return jax.lax.dynamic_update_slice(r, r * 2 + 1, (0, 0))
+
+    np.testing.assert_allclose(np.asarray(jax.jit(f)(x)), np.roll(x, 1, 0) * 2 + 1, rtol=1e-6)

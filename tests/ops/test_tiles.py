@@ -190,3 +190,39 @@ def test_sums_of_products(dtype, small_tiles):
         for got, want in zip(jax.jit(lambda x, y: f(x, y, jnp))(x, y), f(x, y, np)):
             assert np.asarray(got).dtype == dtype
             np.testing.assert_allclose(np.asarray(got), want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("which", ["mask", "cases", "one case", "scalars"])
+def test_choosing_with_operands_that_are_broadcast(which, monkeypatch):
+    """Rows long enough that values are chosen by their bits."""
+    monkeypatch.setattr(fuse, "_SMALLEST", 0)
+    rng = np.random.default_rng(4)
+    x, y, mask = (rng.standard_normal((3, 4096)).astype(np.float32) for _ in range(3))
+    row, scalar = x[0] + 1, np.float32(3)
+
+    def f(x, y, mask, row, scalar, xp):
+        cases = {
+            "mask": (row > 0, x * 2, y),
+            "cases": (mask > 0, row, row * 2),
+            "one case": (row > 0, x, row),
+            "scalars": (mask > 0, scalar, scalar + 1),
+        }
+        return xp.where(*cases[which]) + x
+
+    args = (x, y, mask, row, scalar)
+    np.testing.assert_array_equal(np.asarray(jax.jit(lambda *a: f(*a, jnp))(*args)), f(*args, np))
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (5, 1)], ids=str)
+def test_sums_count_elements_that_are_broadcast(shape, small_tiles):
+    """Functions that are no ufuncs give a tile what they are given: a number, a row."""
+    x = np.random.default_rng(5).integers(1, 4, shape).astype(np.float32)
+    wide = np.broadcast_to(x, (5, 7))
+
+    def f(x):
+        wide = jnp.broadcast_to(x, (5, 7))
+        whole = jax.lax.mul(wide.astype(jnp.int32), wide.astype(jnp.int32))
+        return wide.astype(jnp.int32).sum(0), wide.astype(jnp.int32).sum(), jnp.sum(jax.lax.square(wide)), whole.sum(1)
+
+    for got, want in zip(jax.jit(f)(x), (wide.sum(0), wide.sum(), (wide**2).sum(), (wide**2).sum(1))):
+        np.testing.assert_array_equal(np.asarray(got), want)
