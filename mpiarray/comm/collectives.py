@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from mpiarray import memory
 from mpiarray.comm import datatypes, stats, watch, ways
 from mpiarray.comm.groups import Group
 from mpiarray.comm.pairwise import buffer_bytes, exchange_blocks
@@ -62,9 +63,10 @@ def all_reduce_many(
 
 def pack_many(blocks: Sequence[np.ndarray], into: np.ndarray | None = None) -> np.ndarray:
     """The items of blocks of one dtype one after the other, in `into` or a new buffer; views of `into` are there already."""
-    flat = np.empty(sum(x.size for x in blocks), blocks[0].dtype) if into is None else into
+    flat = memory.empty((sum(x.size for x in blocks),), blocks[0].dtype) if into is None else into
+    owner = flat if flat.base is None else flat.base
     for x, place in zip(blocks, places(flat, [x.shape for x in blocks])):
-        if x.base is not flat:
+        if x.base is not owner:
             place[...] = x
     return flat
 
@@ -195,7 +197,7 @@ def _all_reduce(group: Group, x: np.ndarray, op: str, out: np.ndarray | None) ->
     comm = group.comm
     dtype = x.dtype
     if out is None:
-        result = np.empty(x.shape, dtype)
+        result = memory.empty(x.shape, dtype)
     else:
         result = result_like(out, x.shape, dtype, "all_reduce")
     native = datatypes.native(op, dtype)
@@ -233,7 +235,7 @@ def _all_gather(group: Group, x: np.ndarray, dim: int, tiled: bool, out: np.ndar
     n, shape = group.size, x.shape
     dim = position(dim, x.ndim + (not tiled), "all_gather")
     full = gathered_shape(shape, dim, n, tiled)
-    result = np.empty(full, x.dtype) if out is None else result_like(out, full, x.dtype, "all_gather")
+    result = memory.empty(full, x.dtype) if out is None else result_like(out, full, x.dtype, "all_gather")
     if group.comm is None:
         np.copyto(result, x.reshape(full))
         return result
@@ -261,7 +263,7 @@ def _reduce_scatter(group: Group, x: np.ndarray, dim: int, op: str, tiled: bool,
     n, shape, dtype = group.size, x.shape, x.dtype
     dim = position(dim, x.ndim, "reduce_scatter")
     part = part_shape(shape, dim, n, tiled, "reduce_scatter")
-    result = np.empty(part, dtype) if out is None else result_like(out, part, dtype, "reduce_scatter")
+    result = memory.empty(part, dtype) if out is None else result_like(out, part, dtype, "reduce_scatter")
     if group.comm is None:
         np.copyto(result, x.reshape(part))
         return result
@@ -291,7 +293,7 @@ def _all_to_all(
     split = position(split, x.ndim, "all_to_all")
     concat = position(concat, x.ndim, "all_to_all")
     part, full = exchanged_shapes(x.shape, split, concat, n, tiled)
-    result = np.empty(full, x.dtype) if out is None else result_like(out, full, x.dtype, "all_to_all")
+    result = memory.empty(full, x.dtype) if out is None else result_like(out, full, x.dtype, "all_to_all")
     if group.comm is None:
         np.copyto(result, x.reshape(full))
         return result
@@ -352,7 +354,7 @@ def _permute(
     shape, dtype = (x.shape, x.dtype) if shape_dtype is None else shape_dtype
     me = group.rank
     source, target = partners(perm, me)
-    result = np.empty(shape, dtype) if out is None else result_like(out, shape, dtype, "permute")
+    result = memory.empty(shape, dtype) if out is None else result_like(out, shape, dtype, "permute")
     if source < 0:
         result[...] = np.zeros((), dtype)
     if target == me:
@@ -474,7 +476,7 @@ def joined(rows: np.ndarray, shape: tuple[int, ...], out: np.ndarray | None = No
     n, before, after = rows.shape
     if before == 1 and out is None:
         return rows.reshape(shape)
-    result = np.empty(shape, rows.dtype) if out is None else out
+    result = memory.empty(shape, rows.dtype) if out is None else out
     np.copyto(result.reshape(before, n, after), rows.transpose(1, 0, 2))
     return result
 

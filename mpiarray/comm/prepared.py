@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from mpiarray import memory
 from mpiarray.comm import collectives, datatypes, stats
 from mpiarray.comm.groups import Group
 from mpiarray.config import config
@@ -33,10 +34,10 @@ def all_reduce(group: Group, op: str) -> Run:
         if group.ordered and datatypes.depends_on_order(op, dtype):
             return None
         datatype, reduction = native
-        call, empty = group.comm.Allreduce, np.empty
+        call, new = group.comm.Allreduce, memory.maker(shape, dtype)
 
         def run(x: np.ndarray) -> np.ndarray:
-            out = empty(shape, dtype)
+            out = new()
             call((x, count, datatype), (out, count, datatype), reduction)
             return out
 
@@ -68,10 +69,10 @@ def reduce_scatter(group: Group, dim: int = 0, op: str = "sum", tiled: bool = Tr
         if native is None or math.prod(shape[:at]) != 1 or math.prod(shape) > datatypes.MAX_COUNT:
             return None
         datatype, reduction = native
-        count, call, empty = math.prod(part), group.comm.Reduce_scatter_block, np.empty
+        count, call, new = math.prod(part), group.comm.Reduce_scatter_block, memory.maker(part, dtype)
 
         def run(x: np.ndarray) -> np.ndarray:
-            out = empty(part, dtype)
+            out = new()
             call((x, count, datatype), (out, count, datatype), reduction)
             return out
 
@@ -102,20 +103,21 @@ def permute(group: Group, perm: Sequence[tuple[int, int]]) -> Run:
     def plan(shape: tuple[int, ...], dtype: np.dtype) -> Run | None:
         if source < 0 or target < 0 or target == group.rank:  # an end of a chain, or nothing to send
             return None
-        count, call, empty, tag = math.prod(shape), group.comm.Sendrecv, np.empty, collectives.TAG_PERMUTE
+        count, call, tag = math.prod(shape), group.comm.Sendrecv, collectives.TAG_PERMUTE
+        new = memory.maker(shape, dtype)
         datatype, view = datatypes.carrier(dtype)
         if count > datatypes.MAX_COUNT:
             return None
         if view is None:
 
             def run(x: np.ndarray) -> np.ndarray:
-                out = empty(shape, dtype)
+                out = new()
                 call((x, count, datatype), target, tag, (out, count, datatype), source, tag)
                 return out
         else:
 
             def run(x: np.ndarray) -> np.ndarray:
-                out = empty(shape, dtype)
+                out = new()
                 call((x.view(view), count, datatype), target, tag, (out.view(view), count, datatype), source, tag)
                 return out
 
@@ -128,18 +130,18 @@ def _moved(call: Any, shape: tuple[int, ...], dtype: np.dtype, count: int, n: in
     """A collective of n messages of `count` items each, from a contiguous block into a new one of `shape`."""
     if count * n > datatypes.MAX_COUNT:
         return None
-    empty = np.empty
+    new = memory.maker(shape, dtype)
     datatype, view = datatypes.carrier(dtype)
     if view is None:
 
         def run(x: np.ndarray) -> np.ndarray:
-            out = empty(shape, dtype)
+            out = new()
             call((x, count, datatype), (out, count, datatype))
             return out
     else:
 
         def run(x: np.ndarray) -> np.ndarray:
-            out = empty(shape, dtype)
+            out = new()
             call((x.view(view), count, datatype), (out.view(view), count, datatype))
             return out
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from mpiarray import memory
 from mpiarray.comm import watch
 from mpiarray.compiler import observe, quiet
 from mpiarray.compiler.cost import nbytes
 from mpiarray.compiler.pieces import Pieces, boxes_of, find
 from mpiarray.config import config
-from mpiarray.core import memory
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
 from mpiarray.core.op import Op
@@ -214,7 +214,7 @@ def own_block(b: Any) -> np.ndarray:
     base = b.base
     while base is not None and type(base) is np.ndarray and base.base is not None:
         base = base.base
-    return b if type(base) is np.ndarray and base.nbytes == b.nbytes else b.copy()
+    return b if type(base) is np.ndarray and base.nbytes <= b.nbytes + memory.ALIGNMENT else b.copy()
 
 
 def _described(step: Run, eqn: Eqn) -> Run:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from mpiarray import memory
 from mpiarray.comm import collectives as mpi
 from mpiarray.comm import prepared
 from mpiarray.core.device import DeviceContext
@@ -75,7 +76,7 @@ class _Many:
         self.packed: np.ndarray | None = None
 
     def places(self, shapes: Sequence[tuple[int, ...]], dtype: Any) -> list[np.ndarray]:
-        self.packed = np.empty(sum(map(math.prod, shapes)), dtype)
+        self.packed = memory.empty((sum(map(math.prod, shapes)),), dtype)
         return mpi.places(self.packed, shapes)
 
     def __call__(self, *blocks: Any) -> list[np.ndarray]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mpiarray import memory
 from mpiarray.comm import collectives as mpi
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.jaxpr import Jaxpr
@@ -98,7 +99,7 @@ def prepare(
     lengths = [_sizes(p.source) for p in mine.sends]
 
     def run(array: Any, *blocks: Any) -> np.ndarray:
-        out = np.empty(base, array.dtype)
+        out = memory.empty(base, array.dtype)
         for box in kept:
             out[box] = array[box]
         if direct:

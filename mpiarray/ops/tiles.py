@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpiarray import memory
 from mpiarray.core.jaxpr import Eqn, Jaxpr, Var
 from mpiarray.core.op import OPS, Out, Undefined, define
 from mpiarray.core.plan import Plan, replicated
@@ -349,7 +350,7 @@ class _Writer:
     def _workspace(self) -> list[list[np.ndarray]]:
         """New buffers: for each shape of tiles, the views of that shape."""
         size = max(map(math.prod, self.shapes), default=0)
-        whole = [np.empty(size, d) for d in self.tiled.buffers.dtypes]
+        whole = [memory.empty((size,), d) for d in self.tiled.buffers.dtypes]
         return [[b[: math.prod(s)].reshape(s) for b in whole] for s in self.shapes]
 
     def _slice(self, name: str, shape: Shape) -> str:
@@ -399,7 +400,7 @@ class _Writer:
             return "into"
         acc = self.tiled.sums.get(v)
         dtype = dtypes.storage(v.aval.dtype) if acc is None else acc.dtype
-        line(f"{name} = {value(np.empty)}({value(v.aval.shape)}, {value(dtype)})")
+        line(f"{name} = {value(memory.maker(v.aval.shape, dtype))}()")
         if acc is None:
             flat = f"{name}v"
             line(f"{flat} = {name}.reshape({value(self.shape)})" if self.flat else f"{flat} = {name}")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mpiarray.core import memory
+from mpiarray import memory
 
 GLIBC = memory.stats()["allocator"] == "glibc"
 needs_glibc = pytest.mark.skipif(not GLIBC, reason="another C library than glibc: memory is left as it is")
@@ -16,7 +16,7 @@ HEAD = """
 import gc, resource
 import numpy as np
 import mpiarray as jax, mpiarray.numpy as jnp
-from mpiarray.core import memory
+from mpiarray import memory
 MB = 1 << 20
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 def resident():
