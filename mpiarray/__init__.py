@@ -18,6 +18,7 @@ from mpiarray import (
     errors,
     experimental,
     lax,
+    memory,
     nn,
     numpy,
     profiler,
@@ -70,7 +71,7 @@ __all__ = [
     "Array", "Device", "Mesh", "NamedSharding", "P", "PartitionSpec", "ShapeDtypeStruct", "block_until_ready", "checkpoint", "checkpoint_policies", "clear_caches", "closure_convert", "config", "custom_gradient", "custom_jvp", "custom_vjp", "debug",
     "default_backend", "device_count", "device_get", "device_put", "devices", "disable_jit", "distributed", "dtypes", "enable_x64", "errors",
     "eval_shape", "experimental", "grad", "hessian", "jacfwd", "jacobian", "jacrev", "jit", "jvp", "lax", "linear_transpose", "linearize", "local_device_count", "local_devices", "make_array_from_callback",
-    "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "nn", "numpy", "process_count",
+    "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_jaxpr", "make_mesh", "memory", "nn", "numpy", "process_count",
     "process_index", "profiler", "pure_callback", "random", "remat", "reshard", "scipy", "set_mesh", "shard_map", "sharding", "smap", "tree", "tree_util", "typeof",
     "value_and_grad", "vjp", "vmap",
 ]  # fmt: skip

@@ -36,8 +36,10 @@ _INT_MAX = 2**31 - 1
 _DEFAULT_MMAPS = 65536
 
 
+__all__ = ["release", "stats"]
+
 ALIGNMENT = 64  # bytes of a cache line
-_ALIGNED_FROM = 64 << 10  # bytes of a block: small ones stay in cache, and making a view costs a microsecond
+ALIGNED_FROM = 64 << 10  # bytes of a block: small ones stay in cache, and making a view costs a microsecond
 
 
 class _Info(ctypes.Structure):
@@ -129,7 +131,7 @@ def maker(shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
     """What makes new arrays of one type, with any values in them; large ones begin at a cache line."""
     dtype = np.dtype(dtype)
     nbytes = math.prod(shape) * dtype.itemsize
-    if nbytes < _ALIGNED_FROM:
+    if nbytes < ALIGNED_FROM:
         return partial(np.empty, shape, dtype)
 
     def make() -> np.ndarray:
@@ -142,6 +144,13 @@ def maker(shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """A new array with any values in it; a large one begins at a cache line."""
     return maker(shape, dtype)()
+
+
+def copied(x: np.ndarray) -> np.ndarray:
+    """A row-major copy."""
+    out = empty(x.shape, x.dtype)
+    out[...] = x
+    return out
 
 
 def stats() -> dict[str, Any]:

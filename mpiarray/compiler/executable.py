@@ -29,6 +29,7 @@ from mpiarray.core.value import Literal
 from mpiarray.ops import fused_update
 from mpiarray.ops.fused_update import fusion_update
 from mpiarray.ops.tiles import Tiled, fusion, kernel_of, ufunc_of
+from mpiarray.types import dtypes
 from mpiarray.types.mesh import AbstractMesh
 
 _FOLD_LIMIT = 4096  # elements; larger constants are made when they are needed
@@ -174,10 +175,11 @@ class _Writer:
 
     def _step(self, eqn: Eqn, run: Run) -> None:
         operands = list(map(self._read, eqn.invars))
-        if len(eqn.outvars) == 1 and eqn.outvars[0] in self.places:
-            place = self.places[eqn.outvars[0]]
-            run = partial(eqn.op.impl.into, **eqn.params)  # type: ignore[union-attr]
-            operands.append(f"out={self.source.value(place)}")
+        place = self._place(eqn, run)
+        if place is not None:
+            operands.append(f"out={place}")
+            if hasattr(eqn.op.impl, "into"):
+                run = partial(eqn.op.impl.into, **eqn.params)  # type: ignore[union-attr]
         call = f"{self.source.value(run)}({', '.join(operands)})"
         for v in eqn.outvars:
             self.names[v] = f"v{len(self.names)}"
@@ -188,6 +190,19 @@ class _Writer:
             self.source.line(f"[{names}] = {call}" if names else call)
         else:
             self.source.line(f"{names} = {call}")
+
+    def _place(self, eqn: Eqn, run: Run) -> str | None:
+        """Where the result of an equation is to be written: in a message, or for a large one in new memory that is aligned."""
+        value, (out, *others) = self.source.value, eqn.outvars or (None,)
+        if out is None or others:
+            return None
+        if out in self.places:
+            return value(self.places[out])
+        aval = out.aval
+        able = run is ufunc_of(eqn) or (hasattr(eqn.op.impl, "into") and not observe.observing)
+        if able and nbytes(aval) >= memory.ALIGNED_FROM:
+            return f"{value(memory.maker(aval.shape, dtypes.storage(aval.dtype)))}()"
+        return None
 
     def _result(self, atom: Any) -> str:
         name = self._read(atom)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mpiarray import comm
+from mpiarray import comm, memory
 from mpiarray.config import config
 from mpiarray.core.plan import axes_size
 from mpiarray.runtime.array import ArrayImpl
@@ -59,7 +59,7 @@ def _checked(data: Any, block_shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         raise ValueError(
             f"If `dtype` is provided to `jax.make_array_from_callback`, it must match the dtype of the addressable shards: {dtype} against {found}"
         )
-    return np.array(dtypes.cast(block, found), order="C")
+    return memory.copied(dtypes.cast(block, found))
 
 
 def _agreed(
@@ -153,7 +153,7 @@ def _own(sharding: Sharding, local: np.ndarray, shape: tuple[int, ...]) -> np.nd
                 f"the global shape is {shape} and a block has shape {wanted}"
             )
     block = local[tuple(cut)]
-    return np.array(dtypes.cast(block, dtypes.canonicalize(block.dtype)), order="C")
+    return memory.copied(dtypes.cast(block, dtypes.canonicalize(block.dtype)))
 
 
 def make_array_from_single_device_arrays(

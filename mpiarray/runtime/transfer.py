@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mpiarray import comm
+from mpiarray import comm, memory
 from mpiarray.config import config
 from mpiarray.core import redistribution as rd
 from mpiarray.core.device import DeviceContext, coordinates
@@ -60,7 +60,7 @@ def move(x: ArrayImpl, sharding: Sharding, order: Order | None = None, pinned: b
 def own_part(value: np.ndarray, where: Placed) -> np.ndarray:
     """This rank's block of a value that it holds whole."""
     if not isinstance(where.sharding, NamedSharding):
-        return np.array(value, order="C")
+        return memory.copied(np.asarray(value))
     mesh: Any = where.sharding.mesh
     spec = where.sharding.spec
     position = mesh.flat_ids.index(comm.rank())
@@ -69,7 +69,7 @@ def own_part(value: np.ndarray, where: Placed) -> np.ndarray:
         coords = coordinates(mesh.abstract_mesh, position)
         if any(coords[a] for a in spec.unreduced):
             return np.zeros(part.shape, part.dtype)
-    return np.array(part, order="C")
+    return memory.copied(np.asarray(part))
 
 
 def _run(plan: rd.Redistribution, block: np.ndarray | None, dtype: Any) -> np.ndarray | None:
