@@ -36,7 +36,7 @@ def _call(
     found = callback(*(np.array(b) for b in blocks))
     out = []
     for value, want in zip(found, result_types, strict=True):
-        value = np.asarray(value)
+        value = np.array(value)  # the function may use its own array again
         if value.shape != want.shape:
             raise ValueError(
                 f"pure_callback: the function returned shape {value.shape} where result_shape_dtypes says {want.shape}"

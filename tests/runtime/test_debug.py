@@ -126,3 +126,16 @@ def test_plans_in_words() -> None:
     text = jax.debug.redistribution_plan(x, jax.NamedSharding(line(), P(None, "x")))
     assert isinstance(text, str)
     assert len(text.splitlines()) >= 1
+
+
+def test_a_callback_may_use_its_array_again():
+    buffer = np.zeros(3, np.float32)
+
+    def count(x):
+        buffer[...] += 1
+        return buffer
+
+    f = jax.jit(lambda x: jax.pure_callback(count, jax.ShapeDtypeStruct((3,), np.float32), x))
+    first = f(jnp.zeros(3))
+    f(jnp.zeros(3))
+    np.testing.assert_array_equal(np.asarray(first), np.ones(3))
