@@ -7,10 +7,12 @@ Values that the text mentions (steps, constants) are its globals.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 _numbers = itertools.count()
+_FOLDER = os.path.dirname(__file__)  # in tracebacks such functions are the package's, not the user's
 
 
 class Source:
@@ -41,6 +43,6 @@ class Source:
         """The function."""
         if len(self.lines) == 1:
             self.line("pass")
-        scope = dict(self.values)
-        exec(compile("\n".join(self.lines), f"<mpiarray {self.name} {next(_numbers)}>", "exec"), scope)
+        scope = {"__name__": __name__, **self.values}
+        exec(compile("\n".join(self.lines), os.path.join(_FOLDER, f"<{self.name} {next(_numbers)}>"), "exec"), scope)
         return scope[self.name]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 
 import numpy as np
 import pytest
 
 import mpiarray.runtime.eager  # noqa: F401 - defines all ops
+from mpiarray.comm.watch import call_site
 from mpiarray.compiler import executable as module
 from mpiarray.compiler.executable import Executable
 from mpiarray.core.op import OPS, Undefined, define
@@ -177,3 +179,21 @@ def test_a_rank_outside_has_no_context():
     executable = Executable(trace_to_jaxpr(lambda x: [neg(x)], [X]), (1, 2), 0)
     with pytest.raises(InternalError, match="rank 0 is not one of the devices"):
         executable.context(mesh_of(("x", 2)))
+
+
+def test_frames_of_programs_are_the_packages():
+    """Messages about who waits where name the user's line, not that of a generated function."""
+    seen: list[str] = []
+    fields = dict.fromkeys(("jvp", "transpose", "batch"), Undefined("an op of this test only"))
+    op = define(
+        "sited", type_rule=OPS["neg"].type_rule, plan=same_plan, impl=lambda x: seen.append(site()) or x, **fields
+    )
+    del OPS["sited"]
+
+    def site() -> str:
+        frame = sys._getframe(2)
+        assert frame.f_code.co_name == "program"
+        return call_site(frame)
+
+    made(lambda x: [op(x)]).run(A)
+    assert seen[0].startswith("test_executable.py:")

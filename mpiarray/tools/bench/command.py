@@ -104,7 +104,7 @@ def setting() -> dict[str, Any]:
     """Where the figures are from."""
     scipy = scipys_fft()
     return {
-        "ranks": comm.size(), "mpi": mpi().Get_library_version().split(",")[0].strip("\0\n "), "numpy": np.__version__,
+        "ranks": comm.size(), "mpi": mpi().Get_library_version().strip("\0\n ").splitlines()[0].split(",")[0], "numpy": np.__version__,
         "python": platform.python_version(), "scipy": scipy is not None, "machine": platform.machine(),
         "cores": len(environment.allowed_cpus()),
     }  # fmt: skip
