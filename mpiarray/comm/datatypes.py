@@ -101,7 +101,8 @@ def largest() -> Any:
 
 def finalized() -> bool:
     """Whether MPI has ended: datatypes are gone then."""
-    return _mpi is None or _mpi.Is_finalized()
+    ended = None if _mpi is None else _mpi.Is_finalized  # None as well where the interpreter is ending
+    return ended is None or ended()
 
 
 def depends_on_order(op: str, dtype: np.dtype) -> bool:
