@@ -6,12 +6,13 @@ Values that the text mentions (steps, constants) are its globals.
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
-_numbers = itertools.count()
+_LONG = 2000  # characters of a text that is not kept
 _FOLDER = os.path.dirname(__file__)  # in tracebacks such functions are the package's, not the user's
 
 
@@ -44,5 +45,13 @@ class Source:
         if len(self.lines) == 1:
             self.line("pass")
         scope = {"__name__": __name__, **self.values}
-        exec(compile("\n".join(self.lines), os.path.join(_FOLDER, f"<{self.name} {next(_numbers)}>"), "exec"), scope)
+        text = "\n".join(self.lines)
+        exec((_short if len(text) < _LONG else _compiled)(text, self.name), scope)
         return scope[self.name]
+
+
+def _compiled(text: str, name: str) -> CodeType:
+    return compile(text, os.path.join(_FOLDER, f"<{name}>"), "exec")
+
+
+_short = lru_cache(maxsize=4096)(_compiled)  # eager operations have few texts
