@@ -30,11 +30,8 @@ from mpiarray.config import config
 
 # mallopt's parameters, from malloc.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
-_GIB = 1 << 30
-_INT_MAX = 2**31 - 1
-
-_DEFAULT_MMAPS = 65536
-
+_DEFAULT_MMAPS, _DEFAULT_BYTES = 65536, 128 << 10
+_GIB, _INT_MAX = 1 << 30, 2**31 - 1
 
 __all__ = ["release", "stats"]
 
@@ -110,8 +107,8 @@ def apply() -> None:
             _library.mallopt(_M_MMAP_MAX, 0)
         _library.mallopt(_M_TRIM_THRESHOLD, min(_State.limit // 2, _INT_MAX))
     else:
-        _library.mallopt(_M_MMAP_THRESHOLD, 128 << 10)
-        _library.mallopt(_M_TRIM_THRESHOLD, 128 << 10)
+        _library.mallopt(_M_MMAP_THRESHOLD, _DEFAULT_BYTES)
+        _library.mallopt(_M_TRIM_THRESHOLD, _DEFAULT_BYTES)
         _library.mallopt(_M_MMAP_MAX, _DEFAULT_MMAPS)
         _library.malloc_trim(0)
 
@@ -156,7 +153,7 @@ def copied(x: np.ndarray) -> np.ndarray:
 def stats() -> dict[str, Any]:
     """What this rank's process holds, in bytes: `in_use` by blocks that something refers to, `held` for reuse, the `limit` of these.
 
-    `allocator` is "glibc", or None where memory is left to the C library as it is (then only `limit` is known).
+    `allocator` is "glibc", or None where memory is left to the C library as it is: then nothing is known, and `limit` is 0.
     """
     if _library is None:
         return {"allocator": None, "in_use": None, "held": None, "limit": 0}

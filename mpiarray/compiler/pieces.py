@@ -61,10 +61,11 @@ class _Finder:
             for v in eqn.invars:
                 self.readers.setdefault(v, []).append(eqn)
         self.wanted: set[Any] = set()
+        returned: set[Any] = set(jaxpr.outvars)
         for eqn in reversed(jaxpr.eqns):
             for v in eqn.outvars:
                 readers = self.readers.get(v, [])
-                if readers and v not in jaxpr.outvars and all(self._reads_parts(r, v) for r in readers):
+                if readers and v not in returned and all(self._reads_parts(r, v) for r in readers):
                     self.wanted.add(v)
 
     def _reads_parts(self, eqn: Eqn, v: Var) -> bool:

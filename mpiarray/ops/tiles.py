@@ -1,7 +1,7 @@
 """`fusion`: elementwise equations on blocks of one shape, and reductions that end them, run tile by tile in cache.
 
 An array operation at a time reads and writes each temporary in memory.  Here every equation of the group runs on one
-tile (as many elements as leave all live temporaries in the second-level cache) before the next tile is begun; its
+tile (as many elements as keep its temporaries in cache) before the next tile is begun; its
 temporaries are buffers that are used again for each tile, and only results of the group are written to memory.
 
 Operands of the group's shape are sliced; scalars, and operands that are broadcast to the shape, meet the tiles by
@@ -17,7 +17,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -170,11 +170,10 @@ class Tiled:
         pieces: Mapping[int, Sequence[Box]] | None = None,
         targets: Sequence[Box] | None = None,
     ):
-        self.targets = targets
         self.jaxpr = jaxpr
         self.shape = shape
+        self.targets = targets
         self.pieces = {jaxpr.invars[k]: boxes for k, boxes in (pieces or {}).items()}
-        self.sizes = {v: v.aval.shape for v in jaxpr.invars}
         self.views = {e.outvars[0]: e for e in jaxpr.eqns if e.op is broadcast_in_dim}
         self.steps = [e for e in jaxpr.eqns if e.op is not broadcast_in_dim]
         self.sums = {e.outvars[0]: accumulator(e) for e in self.steps if e.op.name in COMBINE}
@@ -182,8 +181,7 @@ class Tiled:
         self.buffers = _Buffers(self.steps, self.results, {*self.results, *self.sums, *self.views})
         size = 2 * CACHE_BYTES // max(1, self._bytes_per_element())
         self.size = max(_FEWEST, min(_MOST, size))
-        self._in_dims = self._prepare(shape)
-        self._flat = self._prepare((math.prod(shape),)) if self._may_be_flat() else None
+        self._flat = _Writer(self, (math.prod(shape),)).function() if self._may_be_flat() else None
         self._sliced = [k for k, v in enumerate(jaxpr.invars) if v.aval.shape == shape]
 
     def _bytes_per_element(self) -> int:
@@ -195,7 +193,7 @@ class Tiled:
     def _may_be_flat(self) -> bool:
         """Nothing is broadcast along some dims only, and sums are over all dims."""
         used = {v for e in self.steps for v in e.invars if not isinstance(v, Literal)}
-        shapes = [self.expanded(v) for v in used if v in self.sizes or v in self.views]
+        shapes = [self.expanded(v) for v in (*self.jaxpr.invars, *self.views) if v in used]
         return (
             len(self.shape) > 0
             and not self.pieces
@@ -224,8 +222,10 @@ class Tiled:
             return self._flat(*blocks)
         return self._in_dims(*blocks)
 
-    def _prepare(self, shape: Shape) -> Callable[..., Any]:
-        return _Writer(self, shape).function()
+    @cached_property
+    def _in_dims(self) -> Callable[..., Any]:
+        """For blocks that are not flat: most groups that may be flat never need it."""
+        return _Writer(self, self.shape).function()
 
 
 class _Buffers:
