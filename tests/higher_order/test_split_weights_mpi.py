@@ -17,6 +17,7 @@ import pytest
 import mpiarray as jax
 import mpiarray.numpy as jnp
 from mpiarray.comm.stats import counting
+from tests.higher_order.tanh_layers import by_hand
 from tests.runtime.on_ranks import grid, line, placed, ranks, same, under
 
 pytestmark = pytest.mark.mpi
@@ -28,19 +29,6 @@ def network(widths: Sequence[int], batch: int) -> tuple[list[np.ndarray], np.nda
     rng = np.random.default_rng(5)
     weights = [(rng.standard_normal((a, b)) / a**0.5).astype("f") for a, b in itertools.pairwise(widths)]
     return weights, rng.standard_normal((batch, widths[0])).astype("f")
-
-
-def by_hand(ws: Sequence[np.ndarray], x: np.ndarray) -> tuple[float, list[np.ndarray]]:
-    """mean(y**2) of tanh layers and its gradients, in float64."""
-    ys = [x.astype(np.float64)]
-    for w in ws:
-        ys.append(np.tanh(ys[-1] @ w))
-    back, grads = 2 * ys[-1] / ys[-1].size, []
-    for w, below, above in zip(ws[::-1], ys[-2::-1], ys[:0:-1]):
-        back = back * (1 - above**2)
-        grads.append(below.T @ back)
-        back = back @ w.T
-    return float((ys[-1] ** 2).mean()), grads[::-1]
 
 
 def check(found: Any, ws: Sequence[np.ndarray], x: np.ndarray, rtol: float = 1e-4) -> None:

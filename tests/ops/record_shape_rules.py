@@ -113,6 +113,11 @@ def one(kind):
         if any(n % 2 ** len(a) for s, p in operands for n, a in zip(s, p)):
             return None
         return record(kind, {}, operands, lambda a, u: lax.dynamic_update_slice(a, u, [1] * ndim))
+    return one_with_indices_or_windows(kind, shape, spec)
+
+
+def one_with_indices_or_windows(kind, shape, spec):
+    ndim = len(shape)
     if kind == "gather":
         d = rng.randrange(ndim)
         index = shape_of(rng.randint(1, 2))
