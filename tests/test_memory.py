@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -29,7 +30,7 @@ def output(code: str, **environment: str) -> list[str]:
     """What a fresh process prints."""
     done = subprocess.run(
         [sys.executable, "-c", HEAD + code],
-        capture_output=True, text=True, timeout=120, env={**__import__("os").environ, **environment},
+        capture_output=True, text=True, timeout=120, env=os.environ | environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
