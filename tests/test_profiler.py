@@ -120,28 +120,24 @@ def test_waiting_is_told_apart_from_transfer(path, mesh):
     late = n - 1
     with jax.profiler.trace(path):
         f(x)  # prepares
-        for _ in range(5):
+        for _ in range(3):
             comm.barrier(comm.world_group())
             if rank == late:
                 time.sleep(0.1)
             f(x)
     events = read(path)
     check_nesting(events)
-    waits = []
     for k in range(n):
         sums = [e for e in of(events, "collective", k) if e["name"] == "all_reduce"]
-        assert len(sums) == 6
+        assert len(sums) == 4
         for event in sums[1:]:
             wait, transfer = event["args"]["wait us"], event["args"]["transfer us"]
             assert wait + transfer == pytest.approx(event["dur"], abs=0.01)
+            assert event["args"]["skew us"] >= 80e3
+            assert (wait <= 50e3) if k == late else (wait >= 80e3)
             parts = {e["cat"]: e["dur"] for e in inside(events, event)}
             assert parts.get("wait", 0) == pytest.approx(wait, abs=0.01)
             assert parts.get("transfer", 0) == pytest.approx(transfer, abs=0.01)
-        waits.append([(e["args"]["wait us"], e["args"]["skew us"]) for e in sums[1:]])
-    # more ranks than cores may all come late to one sum, not to every one
-    told = [step for step in zip(*waits) if all(skew >= 80e3 for _, skew in step)]
-    assert told
-    assert all(step[late][0] <= 50e3 and max(wait for wait, _ in step) >= 80e3 for step in told)
     # one line of time: no rank has left a sum before the last one came
     for times in zip(*([e for e in of(events, "collective", k) if e["name"] == "all_reduce"][1:] for k in range(n))):
         came = max(e["ts"] for e in times)

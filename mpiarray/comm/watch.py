@@ -77,13 +77,18 @@ def run(
     given, _description = _description, None
     if group.comm is None:
         return body()
+    whole = partial(_watched, kind, group, x, params, given, body) if wanted() else body
     if stats.active & (stats.COUNT | stats.RECORD):
         size = nbytes if nbytes is not None else 0 if x is None else x.nbytes
         stats.add(kind, group.size, size, stats.bytes_moved(kind, group.size, size))
         if stats.active & stats.RECORD and stats.recorder is not None:
-            body = partial(stats.recorder, kind, group, size, body)
-    if not wanted():
-        return body()
+            # around the comparison too: ranks wait for each other there
+            return stats.recorder(kind, group, size, whole)
+    return whole()
+
+
+def _watched(kind: str, group: Group, x: np.ndarray | None, params: tuple, given: Any, body: Callable[[], T]) -> T:
+    """Do one collective that others are told about, or that is compared between ranks."""
     group.number += 1
     title = given if isinstance(given, str) else _title(kind, x, params) if given is None else given()
     text = f"{title} at {call_site()}"
