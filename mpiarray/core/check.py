@@ -20,12 +20,12 @@ def check_jaxpr(jaxpr: Jaxpr, *, after: str, types: bool = True) -> None:
     """Raise InternalError naming the pass `after` which `jaxpr` is not well formed."""
     bound: set[Var] = set()
 
-    def bind(var: Var, what: str) -> None:
+    def bind(var: Var, what: object) -> None:
         if var in bound:
             raise InternalError(f"after {after}: {what} binds a variable twice: {var}\n{jaxpr}")
         bound.add(var)
 
-    def use(atom: Any, what: str) -> None:
+    def use(atom: Any, what: object) -> None:
         if not isinstance(atom, Literal) and atom not in bound:
             raise InternalError(f"after {after}: {what} uses an unbound variable {atom}\n{jaxpr}")
 
@@ -33,11 +33,11 @@ def check_jaxpr(jaxpr: Jaxpr, *, after: str, types: bool = True) -> None:
         bind(v, "the head")
     for eqn in jaxpr.eqns:
         for atom in eqn.invars:
-            use(atom, repr(eqn))
+            use(atom, eqn)  # as text only if something is wrong: there are many
         if types:
             _check_types(eqn, after)
         for v in eqn.outvars:
-            bind(v, repr(eqn))
+            bind(v, eqn)
         with checking_vma(eqn.params.get("check_vma", state.check_vma)):
             for inner in subjaxprs(eqn.params):
                 check_jaxpr(inner, after=f"{after}, in {eqn.op.name}", types=types)
