@@ -131,9 +131,19 @@ def maker(shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
     if nbytes < ALIGNED_FROM:
         return partial(np.empty, shape, dtype)
 
-    def make() -> np.ndarray:
-        raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-        return np.ndarray(shape, dtype, raw, -raw.__array_interface__["data"][0] % ALIGNMENT)
+    empty, first = np.empty, ctypes.c_char.from_buffer  # of the ways to learn an address the fastest
+    if len(shape) == 1 and dtype.kind in "iufc" and ALIGNMENT % dtype.itemsize == 0:
+        items, size = shape[0], dtype.itemsize
+
+        def make() -> np.ndarray:
+            raw = empty(items + ALIGNMENT // size, dtype)
+            start = -ctypes.addressof(first(raw)) % ALIGNMENT // size
+            return raw[start : start + items]
+    else:
+
+        def make() -> np.ndarray:
+            raw = empty(nbytes + ALIGNMENT, np.uint8)
+            return np.ndarray(shape, dtype, raw, -ctypes.addressof(first(raw)) % ALIGNMENT)
 
     return make
 
