@@ -43,8 +43,16 @@ def in_nested_scans(x: Any, w: Any) -> Any:
     return lax.scan(lambda c, _: inner(c), x, None, length=2)[0].sum()
 
 
+def in_branches(x: Any, w: Any) -> Any:
+    """A conditional, a switch whose branches keep other things, and one inside a loop."""
+    small = lambda x, w: jnp.cos(x @ w @ w)
+    y = lax.cond(x.sum() > 100, small, layer, x, w)
+    y = lax.switch(jnp.argmax(y[0]), [layer, small, lambda x, w: x + w, layer], y, w)
+    return lax.scan(lambda c, k: (lax.cond(k > 1, layer, lambda c, w: c, c, w), None), y, jnp.arange(3))[0].sum()
+
+
 @pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("f", [in_scan, in_nested_scans])
+@pytest.mark.parametrize("f", [in_scan, in_nested_scans, in_branches])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_derivatives_of_scans(f, name, reverse):
     kept = jax.checkpoint(f, policy=POLICIES[name])
@@ -77,7 +85,43 @@ def test_products_are_not_made_again():
     assert count["none"] == count["names"] + 1
 
 
+def test_branches_share_places_for_what_they_keep():
+    def f(x, w):
+        return lax.cond(x.sum() > 0, layer, lambda x, w: jnp.cos(jnp.sin(x @ w) @ w), x, w).sum()
+
+    shapes = lambda policy: [a.shape for a, _ in saved_residuals(jax.checkpoint(f, policy=policy), X, W)]
+    assert shapes(None) == [(4, 4)] * 2  # the arguments; the predicate is made again
+    assert shapes(POLICIES["names"]) == [(4, 4)] * 3
+    assert shapes(POLICIES["dots"]) == [(4, 4)] * 4
+    count = {}
+    for name in ("none", "dots"):
+        text = str(jax.make_jaxpr(jax.grad(jax.checkpoint(f, policy=POLICIES[name])))(X, W))
+        count[name] = text.count("dot_general[")
+    assert count["none"] == count["dots"] + 3
+
+
 MESH = mesh_of(("x", 4))
+
+
+def test_branches_in_maps_keep_what_they_gathered():
+    def loss(policy):
+        def body(x, w):
+            gathered = lambda x, w: jnp.sin(x @ checkpoint_name(lax.all_gather(w, "x", tiled=True), "whole"))
+            here = lax.psum(x.sum(), "x") > -1e3
+            return lax.cond(here, gathered, lambda x, w: x + w.sum(), x, w)
+
+        f = jax.checkpoint(jax.shard_map(body, in_specs=(P("x"), P("x")), out_specs=P("x")), policy=policy)
+        return lambda x, w: list(jax.grad(lambda x, w: (f(x, w) ** 2).sum(), (0, 1))(x, w))
+
+    x = RNG.standard_normal((8, 4)).astype(np.float32)
+    y = np.cos(x @ W) * 2 * np.sin(x @ W)
+    gathers = {}
+    for name, policy in (("none", None), ("kept", policies.save_only_these_names("whole"))):
+        slopes, _, _, world = run(loss(policy), [x, W], [P("x", None)] * 2, MESH)
+        for slope, want in zip(slopes, (y @ W.T, x.T @ y)):
+            np.testing.assert_allclose(slope, want, rtol=1e-4, atol=1e-5)
+        gathers[name] = world.calls["all_gather"] // 4
+    assert gathers == {"none": 2, "kept": 1}
 
 
 def gathered(policy: Any, slope: bool) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpiarray.core.device import DeviceContext
-from mpiarray.core.jaxpr import ClosedJaxpr, Eqn
+from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Var
 from mpiarray.core.op import Linear, Op, Out, Zero, define
 from mpiarray.core.plan import Plan, mesh_of
 from mpiarray.core.trace import current
@@ -21,6 +21,7 @@ from mpiarray.higher_order.control_flow.divergence import check_meeting
 from mpiarray.higher_order.control_flow.select import choose
 from mpiarray.higher_order.control_flow.splits import Parts, parts_of
 from mpiarray.higher_order.control_flow.values import concrete
+from mpiarray.higher_order.kept import Kept, Policy, kept_body
 from mpiarray.ops.common import BatchAxis
 from mpiarray.ops.linear import move_dim, tangent_aval
 from mpiarray.transforms.batching import batch_jaxpr, front
@@ -158,6 +159,37 @@ def _partial_eval(
     return [next(k_iter) if flag else next(u_iter) for flag in out_known]
 
 
+def _shared_slots(avals: Sequence[Sequence[ShapedArray]]) -> tuple[list[ShapedArray], list[list[int]]]:
+    """Places for what each branch hands on, by type, and which of them each uses."""
+    slots: list[ShapedArray] = []
+    places = []
+    for own in avals:
+        free = list(range(len(slots)))
+        mine = []
+        for a in own:
+            found = next((s for s in free if slots[s] is a), None)
+            if found is None:
+                slots.append(a)
+                mine.append(len(slots) - 1)
+            else:
+                free.remove(found)
+                mine.append(found)
+        places.append(mine)
+    return slots, places
+
+
+def _with_slots(closed: ClosedJaxpr, slots: Sequence[ShapedArray], mine: Sequence[int]) -> ClosedJaxpr:
+    """A branch whose last results, those for the places `mine`, stand among zeros for all others."""
+    count = len(closed.out_avals) - len(mine)
+    place = {s: count + n for n, s in enumerate(mine)}
+
+    def f(*args: Any) -> list[Any]:
+        outs = eval_jaxpr(closed.jaxpr, closed.consts, args)
+        return [*outs[:count], *(outs[place[s]] if s in place else filled(a, 0) for s, a in enumerate(slots))]
+
+    return Derived(trace_to_jaxpr(f, closed.in_avals, name=closed.jaxpr.debug_name, record_source=False)).jaxpr
+
+
 _joined_cache = DerivedCache()
 
 
@@ -171,36 +203,12 @@ class _Joined:
     consts: tuple[Any, ...] = ()  # its jaxprs have none
 
     def __init__(self, parts: Sequence[Parts]):
-        slots: list[ShapedArray] = []
-        places = []
-        for p in parts:
-            free = list(range(len(slots)))
-            mine = []
-            for a in p.residual_avals:
-                found = next((s for s in free if slots[s] is a), None)
-                if found is None:
-                    slots.append(a)
-                    mine.append(len(slots) - 1)
-                else:
-                    free.remove(found)
-                    mine.append(found)
-            places.append(mine)
         self.forwarded = sorted({n for p in parts for n in p.forwarded})
-        self.slots = slots
+        self.slots, places = _shared_slots([p.residual_avals for p in parts])
         self.known_avals = parts[0].known.in_avals[len(parts[0].consts) :]
         shared, _ = with_shared([p.known for p in parts], [p.consts for p in parts])
-        self.known = tuple(self._with_slots(j, p, mine) for j, p, mine in zip(shared, parts, places))
+        self.known = tuple(_with_slots(j, self.slots, mine) for j, mine in zip(shared, places))
         self.unknown = tuple(self._from_slots(p, mine) for p, mine in zip(parts, places))
-
-    def _with_slots(self, closed: ClosedJaxpr, parts: Parts, mine: Sequence[int]) -> ClosedJaxpr:
-        count = len(closed.out_avals) - parts.residuals
-        place = {s: count + n for n, s in enumerate(mine)}
-
-        def f(*args: Any) -> list[Any]:
-            outs = eval_jaxpr(closed.jaxpr, closed.consts, args)
-            return [*outs[:count], *(outs[place[s]] if s in place else filled(a, 0) for s, a in enumerate(self.slots))]
-
-        return Derived(trace_to_jaxpr(f, closed.in_avals, name=closed.jaxpr.debug_name, record_source=False)).jaxpr
 
     def _from_slots(self, parts: Parts, mine: Sequence[int]) -> ClosedJaxpr:
         inner = parts.unknown
@@ -251,6 +259,46 @@ def _backward(branch: ClosedJaxpr, linear: Flags, live: Flags) -> Derived:
     return Derived(trace_to_jaxpr(f, avals, name=branch.jaxpr.debug_name, record_source=False))
 
 
+# -- policies of checkpoint --------------------------------------------------------------------------------------
+
+
+def _kept(eqn: Eqn, policy: Policy, needed: Sequence[bool]) -> Kept | None:
+    """What a policy keeps in the branches; a branch gives zeros for what only others keep."""
+    branches = eqn.params["branches"]
+    found = [kept_body(b, policy, needed) for b in branches]
+    if all(f is None for f in found):
+        return None
+    slots, places = _shared_slots([[] if f is None else [v.aval for v in f.saved] for f in found])
+    forward = tuple(
+        _with_slots(b if f is None else f.forward, slots, mine) for b, f, mine in zip(branches, found, places)
+    )
+    again = tuple(
+        _given_slots(_results(b, needed) if f is None else f.again, slots, mine)
+        for b, f, mine in zip(branches, found, places)
+    )
+    saved = tuple(Var(a) for a in slots)
+    outs = [v for v, flag in zip(eqn.outvars, needed) if flag]
+    return Kept(
+        eqn.replace(outvars=(*eqn.outvars, *saved), params={"branches": forward}),
+        eqn.replace(invars=(eqn.invars[0], *saved, *eqn.invars[1:]), outvars=outs, params={"branches": again}),
+        saved,
+    )
+
+
+def _results(closed: ClosedJaxpr, needed: Sequence[bool]) -> ClosedJaxpr:
+    outs = tuple(n for n, flag in enumerate(needed) if flag)
+    return rearranged(closed, tuple(range(len(closed.in_avals))), outs)
+
+
+def _given_slots(closed: ClosedJaxpr, slots: Sequence[ShapedArray], mine: Sequence[int]) -> ClosedJaxpr:
+    """A branch that takes, as its first inputs, all places instead of its own."""
+    missing = [s for s in range(len(slots)) if s not in mine]
+    wide = widened(closed, tuple(slots[s] for s in missing), len(mine))
+    at = {s: n for n, s in enumerate((*mine, *missing))}
+    ins = (*(at[s] for s in range(len(slots))), *range(len(slots), len(wide.in_avals)))
+    return rearranged(wide, ins, tuple(range(len(wide.out_avals))))
+
+
 cond_op = define(
     "cond",
     type_rule=_type,
@@ -265,5 +313,6 @@ cond_op = define(
     multiple_results=True,
     aligns=False,
     steps=_steps,
+    kept=_kept,
     hlo_name="conditional",
 )
