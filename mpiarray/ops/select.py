@@ -6,6 +6,7 @@ where another is sharded most often is a mistake (sharding_rules.md 3).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,15 +69,20 @@ def _select_plan(avals: tuple[ShapedArray, ...]) -> Plan:
 
 
 _BLEND_SIZE = 2048  # elements; numpy's `where` has less to set up, and takes ten times as long for each element
+_FEW = 8  # a mask has few elements where each counts for as many of the result
+_MOST_RUNS = 8  # of equal elements of a mask, for which parts are copied one by one
 _BITS = {1: np.dtype(np.int8), 2: np.dtype(np.int16), 4: np.dtype(np.int32), 8: np.dtype(np.int64)}
 
 
 def choose(mask: Any, no: Any, yes: Any, out: np.ndarray | None = None) -> Any:
     """`yes` where `mask` is True, else `no`; written to `out` if it is given, which may be one of the operands.
 
-    Large blocks are combined as bits, `no ^ ((no ^ yes) & mask)`, which keeps every NaN and sign as it is.
+    A mask that is broadcast picks parts.  Other large blocks are combined as bits, `no ^ ((no ^ yes) & mask)`, which keeps every NaN and sign as it is.
     """
     size = getattr(mask, "size", 1)
+    full = max(_size(no), _size(yes)) if out is None else out.size
+    if full >= max(_BLEND_SIZE, _FEW * size):
+        return _choose_parts(np.asarray(mask), no, yes, out)
     bits: Any = _BITS.get(yes.dtype.itemsize)
     if size < _BLEND_SIZE or bits is None or type(mask) is not np.ndarray or yes.dtype.hasobject:
         if out is None:
@@ -96,6 +102,39 @@ def choose(mask: Any, no: Any, yes: Any, out: np.ndarray | None = None) -> Any:
         found = np.bitwise_and(found, ones.astype(bits, copy=False), out=found if same else None)
         found = np.bitwise_xor(found, a, out=found if out is None else out.view(bits))
     return found.view(yes.dtype) if out is None else out
+
+
+def _size(x: Any) -> int:
+    return getattr(x, "size", 1)
+
+
+def _choose_parts(mask: np.ndarray, no: Any, yes: Any, out: np.ndarray | None) -> np.ndarray:
+    """For a mask that is broadcast (one row, one column, one number): each part of the result is a copy of one case."""
+    if out is None:
+        out = np.empty(np.broadcast_shapes(mask.shape, np.shape(no), np.shape(yes)), yes.dtype)
+    count = np.count_nonzero(mask)
+    if count in (0, mask.size):
+        found = yes if count else no
+        if found is not out:
+            np.copyto(out, found)
+        return out
+    if np.may_share_memory(out, yes) or (2 * count > mask.size and not np.may_share_memory(out, no)):
+        no, yes, mask = yes, no, ~mask
+    if no is not out:
+        np.copyto(out, no)
+    dims = [d for d, n in enumerate(mask.shape) if n > 1]
+    flat = mask.reshape(-1)
+    ends = (np.flatnonzero(flat[1:] != flat[:-1]) + 1).tolist() if len(dims) == 1 else []
+    if not 0 < len(ends) <= _MOST_RUNS:
+        np.copyto(out, yes, where=mask)
+        return out
+    along = (slice(None),) * (dims[0] + out.ndim - mask.ndim)
+    yes = np.broadcast_to(yes, out.shape)
+    for a, b in itertools.pairwise([0, *ends, flat.size]):
+        if flat[a]:
+            part = (*along, slice(a, b))
+            np.copyto(out[part], yes[part])
+    return out
 
 
 def _select_impl(which: Any, *cases: Any) -> Any:

@@ -19,6 +19,7 @@ import mpiarray.ops.complex_parts
 import mpiarray.ops.special
 import mpiarray.ops.transcendental  # noqa: F401
 from mpiarray.core.op import OPS
+from mpiarray.ops import select
 from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 
@@ -127,3 +128,28 @@ def close(name: str, got: np.ndarray, want: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         near = np.abs(g - w) <= units * float(info.eps) * scale
     return same | (near & (w != 0) & bool(units))
+
+
+@pytest.mark.parametrize("mask_shape", [(), (1, 1), (64, 1), (1, 70), (70,), (64, 70)])
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64, np.int8])
+@pytest.mark.parametrize("trues", ["none", "all", "ends", "inner", "scattered"])
+def test_choose_by_a_mask_that_is_broadcast(mask_shape, dtype, trues):
+    """Every mask and every place for the result, also that of a case, or of both."""
+    rng = np.random.default_rng(1)
+    mask = np.zeros(mask_shape, bool)
+    flat = mask.reshape(-1)
+    flat[{"none": slice(0, 0), "all": slice(None), "ends": slice(None, None, max(1, flat.size - 1)), "inner": slice(1, -1),
+          "scattered": slice(None, None, 3)}[trues]] = True  # fmt: skip
+    cases = [rng.integers(-99, 99, (64, 70)).astype(dtype) for _ in range(2)]
+    for no, yes in (cases, (cases[0], dtype(3)), (np.array(5, dtype), cases[1]), (cases[0][:1], cases[1][:, :1])):
+        want = np.broadcast_to(np.where(mask, yes, no), (64, 70))
+        if np.broadcast_shapes(mask_shape, np.shape(no), np.shape(yes)) == (64, 70):
+            np.testing.assert_array_equal(select.choose(mask, no, yes), want)
+        np.testing.assert_array_equal(select.choose(mask, no, yes, np.empty((64, 70), dtype)), want)
+    for k in range(2):
+        copies = [c.copy() for c in cases]
+        assert select.choose(mask, *copies, copies[k]) is copies[k]
+        np.testing.assert_array_equal(copies[k], np.where(mask, cases[1], cases[0]))
+        view = cases[k].copy()
+        select.choose(mask, *(view[:] if j == k else c for j, c in enumerate(cases)), view)
+        np.testing.assert_array_equal(view, np.where(mask, cases[1], cases[0]))
