@@ -131,7 +131,8 @@ def maker(shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
     if nbytes < ALIGNED_FROM:
         return partial(np.empty, shape, dtype)
 
-    empty, first = np.empty, ctypes.c_char.from_buffer  # of the ways to learn an address the fastest
+    empty = np.empty
+    first: Any = ctypes.c_char.from_buffer  # of the ways to learn an address the fastest
     if len(shape) == 1 and dtype.kind in "iufc" and ALIGNMENT % dtype.itemsize == 0:
         items, size = shape[0], dtype.itemsize
 
