@@ -1,7 +1,7 @@
 """The compiler: `PASSES`, in order, and what runs them.
 
     program -> inline -> dead code -> common subexpressions -> propagate -> choose -> scatter -> partition -> (local)
-    dead code, common subexpressions, combined sums, fused groups -> executable
+    dead code, common subexpressions, variances in one pass, combined sums, fused groups -> executable
 
 Overlapping collectives have their place after combined sums.
 """
@@ -14,6 +14,7 @@ from typing import Any
 from mpiarray.compiler.passes.choose import choose
 from mpiarray.compiler.passes.combine import combine
 from mpiarray.compiler.passes.fuse import fuse
+from mpiarray.compiler.passes.moments import moments
 from mpiarray.compiler.passes.overlap import overlap
 from mpiarray.compiler.passes.partition import partition
 from mpiarray.compiler.passes.propagate import propagate, spec_of
@@ -58,6 +59,7 @@ PASSES: tuple[Pass, ...] = (
     partition,
     _local(dead_code),
     _local(common_subexpressions),
+    _local(moments),
     _local(combine),
     _local(overlap),
     _local(fuse),

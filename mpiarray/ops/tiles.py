@@ -30,6 +30,7 @@ from mpiarray.core.source import Source
 from mpiarray.core.value import Literal
 from mpiarray.errors import InternalError
 from mpiarray.ops.linear import broadcast_in_dim, reduce_sum
+from mpiarray.ops.moments import Moments, moments
 from mpiarray.ops.reductions import reduce_and, reduce_max, reduce_min, reduce_or, reduce_prod, reduce_xor
 from mpiarray.types import dtypes
 
@@ -149,6 +150,8 @@ def accumulator(eqn: Eqn) -> Accumulator:
 
 def joins_over_tiles(eqn: Eqn) -> bool:
     """Whether a reduction may end a group: what is accumulated tile by tile must be as exact as numpy's reduction."""
+    if eqn.op is moments:
+        return True
     dtype = dtypes.storage(eqn.outvars[0].aval.dtype)
     return eqn.op.name in COMBINE and dtype.kind in "biufc" and (dtype.kind not in "fc" or dtype.itemsize > 2)
 
@@ -177,8 +180,10 @@ class Tiled:
         self.views = {e.outvars[0]: e for e in jaxpr.eqns if e.op is broadcast_in_dim}
         self.steps = [e for e in jaxpr.eqns if e.op is not broadcast_in_dim]
         self.sums = {e.outvars[0]: accumulator(e) for e in self.steps if e.op.name in COMBINE}
-        self.results = [v for v in jaxpr.outvars if v not in self.sums]
-        self.buffers = _Buffers(self.steps, self.results, {*self.results, *self.sums, *self.views})
+        self.moments = {e.outvars[0]: dtypes.storage(e.invars[0].aval.dtype) for e in self.steps if e.op is moments}
+        self.results = [v for v in jaxpr.outvars if v not in self.sums and v not in self.moments]
+        kept = {*self.results, *self.sums, *self.moments, *self.views}
+        self.buffers = _Buffers(self.steps, self.results, kept)
         size = 2 * CACHE_BYTES // max(1, self._bytes_per_element())
         self.size = max(_FEWEST, min(_MOST, size))
         self._flat = _Writer(self, (math.prod(shape),)).function() if self._may_be_flat() else None
@@ -186,7 +191,8 @@ class Tiled:
 
     def _bytes_per_element(self) -> int:
         arrays = [v for v in self.jaxpr.invars if v.aval.shape == self.shape]
-        return sum(self.buffers.itemsizes) + sum(
+        scratch = [d.itemsize for d in self.moments.values()]
+        return sum((*self.buffers.itemsizes, *scratch)) + sum(
             dtypes.storage(v.aval.dtype).itemsize for v in (*arrays, *self.results)
         )
 
@@ -398,6 +404,11 @@ class _Writer:
         if self.tiled.targets is not None:
             self._in_parts(v, "into", self.tiled.targets)
             return "into"
+        if v in self.tiled.moments:
+            self.names[v] = name
+            most = max(map(math.prod, self.tiles.shapes), default=0)
+            line(f"{name} = {value(partial(Moments, self.tiled.moments[v], most))}()")
+            return f"{name}.result()"
         acc = self.tiled.sums.get(v)
         dtype = dtypes.storage(v.aval.dtype) if acc is None else acc.dtype
         line(f"{name} = {value(memory.maker(v.aval.shape, dtype))}()")
@@ -440,6 +451,9 @@ class _Writer:
         line, value, tiled = self.source.line, self.source.value, self.tiled
         (out,) = eqn.outvars
         ins = ", ".join(value(v.val) if isinstance(v, Literal) else self.names[v] for v in eqn.invars)
+        if out in tiled.moments:
+            line(f"{self.names[out]}.add({ins})")
+            return
         acc = tiled.sums.get(out)
         if acc is not None:
             params = dict(eqn.params, axes=tuple(range(len(self.shape)))) if self.flat else eqn.params
@@ -476,6 +490,12 @@ def _factors(eqn: Eqn) -> tuple[Any, Any] | None:
     return (a, others[0]) if same and not any(isinstance(v, Literal) for v in eqn.invars) else None
 
 
+def squared(eqn: Eqn) -> Any:
+    """The array whose square an equation is; else None."""
+    factors = _factors(eqn) if eqn.op.elementwise and eqn.invars else None
+    return factors[0] if factors is not None and factors[0] is factors[1] else None
+
+
 def _build(ctx: Any, *, jaxpr: Jaxpr, shape: Shape) -> Callable[..., Any]:
     return Tiled(jaxpr, shape)
 
@@ -495,4 +515,4 @@ fusion = define(
     multiple_results=True,
 )
 
-REDUCTIONS = frozenset(OPS[name] for name in COMBINE)
+REDUCTIONS = frozenset((moments, *(OPS[name] for name in COMBINE)))

@@ -12,6 +12,7 @@ import pytest
 
 import mpiarray.numpy as jnp
 from mpiarray import lax
+from mpiarray.core.jaxpr import subjaxprs
 from mpiarray.core.op import OPS, Linear, Undefined, Zero
 from mpiarray.core.value import aval_of
 from mpiarray.errors import ShardingTypeError
@@ -211,6 +212,8 @@ def test_steps_of_compiled_programs_are_met() -> None:
     met |= {e.op.name for e in lowered(lambda v: [v * v + v], [large], [P("x", "y")], AUTO).local.jaxpr.eqns}
     inside = lambda v: [v.at[1:-1].set(v[2:] + v[:-2] * 2)]
     met |= {e.op.name for e in lowered(inside, [large], [P("x", "y")], AUTO).local.jaxpr.eqns}
+    variance = lowered(lambda v: [jnp.var(v)], [large], [P("x", "y")], AUTO).local.jaxpr
+    met |= {e.op.name for j in (variance, *(i for e in variance.eqns for i in subjaxprs(e.params))) for e in j.eqns}
     flat = np.zeros(1 << 18, np.float32)
     met |= {e.op.name for e in lowered(lambda v: [lax.sort(v)], [flat], [P("x")], AUTO).local.jaxpr.eqns}
     updates = (lambda v, i: [v.at[i].set(v)], lambda v, i: [lax.dynamic_update_slice(v, v[:1], (i[0], 0))])

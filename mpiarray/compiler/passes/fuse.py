@@ -6,7 +6,7 @@ groups never need each other, since reading a value closes its group.  A group s
 that it reads.  Broadcasts to the shape of a group are free in it, and sums (and other reductions) of a group's values
 end it: their results are there when the group is done.
 
-Groups of one operation, and of blocks that fit into the cache anyway, are left as they are.
+Groups of one operation (but `moments`), and of blocks that fit into the cache anyway, are left as they are.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from mpiarray.compiler.passes.bodies import map_bodies
 from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var
 from mpiarray.core.value import Literal
 from mpiarray.ops.linear import broadcast_in_dim
+from mpiarray.ops.moments import moments
 from mpiarray.ops.tiles import CACHE_BYTES, REDUCTIONS, fusion, joins_over_tiles
 from mpiarray.types import dtypes
 
@@ -30,7 +31,7 @@ _SMALLEST = CACHE_BYTES // 4  # bytes of a block of the group
 def fuse(jaxpr: Jaxpr) -> Jaxpr:
     """The program with its groups as `fusion` equations, here and in the bodies of loops."""
     jaxpr = map_bodies(jaxpr, fuse)
-    if sum(_shape_of(e) is not None for e in jaxpr.eqns) < 2:
+    if sum((_shape_of(e) is not None) + (e.op is moments) for e in jaxpr.eqns) < 2:
         return jaxpr
     return _Fuser(jaxpr).run()
 
@@ -109,7 +110,10 @@ class _Fuser:
         return self.jaxpr.replace(eqns=self.out)
 
     def _reads_member(self, eqn: Eqn) -> bool:
+        """Whether a reduction gains from tiles."""
         (v,) = eqn.invars
+        if eqn.op is moments:
+            return True
         group = self.maker.get(v) if isinstance(v, Var) else None
         return group is not None and v not in group.ends
 
@@ -177,7 +181,7 @@ class _Fuser:
     def _close(self, group: _Group) -> None:
         self._forget(group)
         views = [e for e in group.eqns if e.op is broadcast_in_dim]
-        if len(group.eqns) - len(views) < 2:
+        if len(group.eqns) - len(views) < 2 and group.eqns[-1].op is not moments:
             for view in views:
                 if self.broadcasts.pop(view.outvars[0], None) is not None:
                     self.out.append(view)
