@@ -19,7 +19,7 @@ from mpiarray import memory
 from mpiarray.comm import watch
 from mpiarray.compiler import observe, quiet
 from mpiarray.compiler.cost import nbytes
-from mpiarray.compiler.pieces import Pieces, boxes_of, find
+from mpiarray.compiler.pieces import Pieces, boxes_of, find, origins_of, sources_of
 from mpiarray.config import config
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
@@ -125,21 +125,23 @@ class _Writer:
                 places = dict(zip(eqn.invars, run.places([v.aval.shape for v in eqn.invars], dtype)))
                 self.places.update((v, places[v]) for v in able)
 
-    def _prepared(self, eqn: Eqn, pieces: dict[Var, Pieces]) -> Run:
+    def _prepared(self, eqn: Eqn, pieces: dict[Var, Pieces], origins: dict[Any, Any]) -> Run:
         """A step; one that gives, or takes, values in pieces."""
         if eqn.op is fusion:
-            tiled = Tiled(**eqn.params, pieces=boxes_of(eqn, pieces))
+            tiled = Tiled(**eqn.params, pieces=boxes_of(eqn, pieces), sources=sources_of(eqn, origins))
             return observe.step(tiled, eqn)
         if eqn.op is fusion_update:
             context = self.executable.context(eqn.mesh)
-            return observe.step(fused_update.prepare(context, **eqn.params, pieces=boxes_of(eqn, pieces)), eqn)
+            given: dict[str, Any] = {"pieces": boxes_of(eqn, pieces), "sources": sources_of(eqn, origins)}
+            return observe.step(fused_update.prepare(context, **eqn.params, **given), eqn)
         if len(eqn.outvars) == 1 and eqn.outvars[0] in pieces:
             return observe.step(pieces[eqn.outvars[0]].run, eqn)
         return self.executable.prepare(eqn)
 
     def _steps(self) -> None:
         pieces = find(self.jaxpr, self.executable.context)
-        runs = [self._prepared(eqn, pieces) for eqn in self.jaxpr.eqns]
+        origins = origins_of(self.jaxpr, pieces)
+        runs = [self._prepared(eqn, pieces, origins) for eqn in self.jaxpr.eqns]
         self._packed(runs)
         last: dict[Any, int] = {v: k for k, e in enumerate(self.jaxpr.eqns) for v in (*e.invars, *e.outvars)}
         kept = {v for v in self.jaxpr.outvars if not isinstance(v, Literal)}

@@ -130,3 +130,18 @@ def boxes_of(eqn: Eqn, found: dict[Var, Pieces]) -> dict[int, tuple[Box, ...]]:
     """For the operands of a group that are in pieces, by their numbers: the boxes."""
     operands: Sequence[Any] = eqn.invars[eqn.op is fusion_update :]
     return {k: found[v].boxes for k, v in enumerate(operands) if v in found}
+
+
+def origins_of(jaxpr: Jaxpr, found: dict[Var, Pieces]) -> dict[Any, Any]:
+    """For plain slices and values in pieces: the array that they are, for the most part, a view of."""
+    origins: dict[Any, Any] = {}
+    for eqn in jaxpr.eqns:
+        if _is_plain_slice(eqn) or (len(eqn.outvars) == 1 and eqn.outvars[0] in found):
+            largest = max(eqn.invars, key=lambda v: v.aval.size)
+            origins[eqn.outvars[0]] = origins.get(largest, largest)
+    return origins
+
+
+def sources_of(eqn: Eqn, origins: dict[Any, Any]) -> list[Any]:
+    """For each operand of a group the array that it is a part of."""
+    return [origins.get(v, v) for v in eqn.invars[eqn.op is fusion_update :]]

@@ -88,12 +88,13 @@ def prepare(
     starts: tuple[int, ...],
     moves: Moves | None,
     pieces: Any = None,
+    sources: Any = None,
 ) -> Callable[..., Any]:
     """The function of (array, operands of the group)."""
     mine, group = _table(ctx, base, shape, starts, moves)
     boxes = [p.source for p in (*mine.copies, *mine.sends)]
     direct = each_once(boxes, shape)
-    tiled = Tiled(jaxpr, shape, pieces, boxes if direct else None)
+    tiled = Tiled(jaxpr, shape, pieces, boxes if direct else None, sources)
     written = [p.target for p in (*mine.copies, *mine.recvs)]
     kept = _rest(base, _bounds(written, base))
     lengths = [_sizes(p.source) for p in mine.sends]

@@ -62,6 +62,7 @@ CACHE_BYTES = _cache_bytes()
 # a tile's arrays take twice the cache: measured, larger tiles win until then, since each call has a price too
 _FEWEST = 2048  # elements of a tile: below it the calls cost more than the work
 _MOST = 131072
+_NARROW, _LONG = 16, 64  # columns, at most, and elements, at least, of tiles that are copied
 
 
 class _Scan(NamedTuple):
@@ -164,6 +165,7 @@ class Tiled:
 
     pieces   the operands, by number, that come as lists of pieces, and the boxes that these fill
     targets  the boxes of the one result that arrays fill which are given as a list, after the blocks
+    sources  for each operand what it is a part of: shifted parts of one array are in the cache together
     """
 
     def __init__(
@@ -172,9 +174,11 @@ class Tiled:
         shape: Shape,
         pieces: Mapping[int, Sequence[Box]] | None = None,
         targets: Sequence[Box] | None = None,
+        sources: Sequence[Any] | None = None,
     ):
         self.jaxpr = jaxpr
         self.shape = shape
+        self.sources = jaxpr.invars if sources is None else sources
         self.targets = targets
         self.pieces = {jaxpr.invars[k]: boxes for k, boxes in (pieces or {}).items()}
         self.views = {e.outvars[0]: e for e in jaxpr.eqns if e.op is broadcast_in_dim}
@@ -190,10 +194,10 @@ class Tiled:
         self._sliced = [k for k, v in enumerate(jaxpr.invars) if v.aval.shape == shape]
 
     def _bytes_per_element(self) -> int:
-        arrays = [v for v in self.jaxpr.invars if v.aval.shape == self.shape]
+        arrays = {s: v for v, s in zip(self.jaxpr.invars, self.sources) if v.aval.shape == self.shape}
         scratch = [d.itemsize for d in self.moments.values()]
         return sum((*self.buffers.itemsizes, *scratch)) + sum(
-            dtypes.storage(v.aval.dtype).itemsize for v in (*arrays, *self.results)
+            dtypes.storage(v.aval.dtype).itemsize for v in (*arrays.values(), *self.results)
         )
 
     def _may_be_flat(self) -> bool:
@@ -328,24 +332,48 @@ class _Writer:
         line, value, tiled = self.source.line, self.source.value, self.tiled
         self._operands()
         results = [self._allocate(v) for v in tiled.jaxpr.outvars]
-        tiles = list(enumerate(self._numbers()))
+        numbers = self._numbers()
+        narrow = {i for i, s in enumerate(self.tiles.shapes) if self._is_narrow(s)}
         line(f"w = {value(self._workspace)}()")
-        line(f"for i, t in {value(tiles)}:")
-        self.source.indent()
+        names = dict(self.names)
+        for copied in (False, True):
+            tiles = [(i, t) for i, t in enumerate(numbers) if (i in narrow) == copied]
+            if tiles:
+                self.names = dict(names)
+                line(f"for i, t in {value(tiles)}:")
+                self.source.indent()
+                self._tile(copied)
+                self.source.indent(-1)
+        line(f"return [{', '.join(results)}]")
+        return self.source.function()
+
+    def _tile(self, copied: bool) -> None:
+        """The statements for one tile; `copied`: from and to memory in which its elements are side by side."""
+        line, value, tiled = self.source.line, self.source.value, self.tiled
         line("w_ = w[t]")
         for name, indices in self.sliced:
             line(f"{name}_ = {name}[{indices}[i]]")
         for name, numbers, indices in self.in_pieces:
             line(f"{name}_ = {name}[{numbers}[i]][{indices}[i]]")
+        parts = {f"{name}_" for name, *_ in (*self.sliced, *self.in_pieces)} if copied else set()
+        operands = [self.names[v] for v in (*tiled.jaxpr.invars, *tiled.views) if tiled.is_full(v) and v in self.names]
+        results = dict.fromkeys(self.names[v] for v in tiled.results) if copied else {}
+        for name in dict.fromkeys(name for name in operands if name in parts):
+            line(f"{name} = {value(np.ascontiguousarray)}({name})")
+        for name in results:
+            line(f"{name}out, {name} = {name}, {value(np.empty)}({name}.shape, {name}.dtype)")
         products = self._products() if self.flat else {}
         for eqn in tiled.steps:
             if eqn.outvars[0] in products:
                 self._sum_of_product(eqn, products[eqn.outvars[0]])
             elif eqn not in products.values():
                 self._step(eqn)
-        self.source.indent(-1)
-        line(f"return [{', '.join(results)}]")
-        return self.source.function()
+        for name in results:
+            line(f"{name}out[...] = {name}")
+
+    def _is_narrow(self, tile: Shape) -> bool:
+        """Whether a tile is some columns of its arrays: its elements are not side by side, and reading them costs more than a copy."""
+        return len(tile) > 1 and tile[-1] <= min(_NARROW, self.shape[-1] - 1) and math.prod(tile) >= _LONG
 
     def _numbers(self) -> list[int]:
         """For each tile the number of its shape."""

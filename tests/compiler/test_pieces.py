@@ -21,6 +21,7 @@ def small_tiles(monkeypatch):
     monkeypatch.setattr(fuse, "_SMALLEST", 0)
     monkeypatch.setattr(tiles, "_FEWEST", 1)
     monkeypatch.setattr(tiles, "_MOST", 13)
+    monkeypatch.setattr(tiles, "_LONG", 2)  # the few columns at a border are copied
 
 
 def rolled(x, xp):
@@ -53,6 +54,40 @@ STENCILS = [rolled, sliced, joined, padded]
 def test_on_one_device(f, shape, small_tiles):
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     np.testing.assert_allclose(np.asarray(jax.jit(lambda x: f(x, jnp))(x)), f(x, np), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("columns", [0, 1, 2])
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, np.complex64])
+def test_columns_at_a_border_are_copied_or_not(columns, dtype, small_tiles, monkeypatch):
+    """With sums and a row that is broadcast."""
+    monkeypatch.setattr(tiles, "_NARROW", columns)
+    x = np.random.default_rng(10).integers(-9, 9, (14, 6)).astype(dtype)
+
+    def f(x, xp):
+        y = xp.roll(x, 1, 1) * x[0] + xp.roll(x, -2, (0, 1))
+        return (
+            y,
+            xp.roll(x, 2, 1) - x,
+            (y * x).sum(0),
+            xp.where(x == x[3], y, x).max() if x.dtype != np.complex64 else y,
+        )
+
+    for got, want in zip(jax.jit(lambda x: f(x, jnp))(x), f(x, np)):
+        np.testing.assert_allclose(np.asarray(got), want.astype(got.dtype), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shifts", [1, 4])
+def test_shifted_parts_of_one_array_are_counted_once_in_the_cache(shifts, monkeypatch):
+    sizes = []
+    made = tiles.Tiled.__init__
+    monkeypatch.setattr(
+        tiles.Tiled, "__init__", lambda self, *args, **kw: (made(self, *args, **kw), sizes.append(self.size))[0]
+    )
+    monkeypatch.setattr(fuse, "_SMALLEST", 0)
+    monkeypatch.setattr(tiles, "_MOST", 1 << 40)
+    f = jax.jit(lambda x: sum(x[:, k : k + 20] for k in range(shifts)) * x[:, 4:24] + 1)
+    f(np.ones((30, 30), np.float32))
+    assert sizes == [2 * tiles.CACHE_BYTES // 8]
 
 
 def test_rolls_are_not_put_together(small_tiles, monkeypatch):
