@@ -9,6 +9,13 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${MPIARRAY_VENV:-$root/.venv}
 python=$venv/bin/python
 
+# Where Python is told to keep no bytecode beside the sources, keep it in the environment: every rank of every job would
+# compile the package anew, which takes longer than to run most tests.
+if [ -n "${PYTHONDONTWRITEBYTECODE:-}" ]; then
+    unset PYTHONDONTWRITEBYTECODE
+    export PYTHONPYCACHEPREFIX=${PYTHONPYCACHEPREFIX:-$venv/pycache}
+fi
+
 say() { echo "launch: $*" >&2; }
 
 fail() {

@@ -1,11 +1,13 @@
-"""The runs of the test suite, one after the other, and their sum: what `launch/test` does once there is an environment.
+"""The runs of the test suite and their sum: what `launch/test` does once there is an environment.
 
-Apart from the shell script because it counts, and from tests/ because it is about starting them.
+Runs of one process go side by side, those of several ranks one after the other.  Apart from the
+shell script because it counts, and from tests/ because it is about starting them.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -13,8 +15,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from mpiarray.tools import environment
 
@@ -25,7 +29,11 @@ COUNTED_AS = {"passed": "passed", "xpassed": "failed", "failed": "failed", "erro
 
 @dataclass(frozen=True)
 class Run:
-    """One run: `mpi` None is the run in one process; `limit` in seconds for the whole run; `check`: MPIARRAY_CHECK."""
+    """One run: `mpi` None is a run in one process; `limit` in seconds for the whole run; `check`: MPIARRAY_CHECK.
+
+    `part`: which of the tests for one process (tests/conftest.py divides them so that the parts take about as long).
+    `thin`: of a test that has many cases, every so manieth: where the same cases run on other numbers of ranks, or another MPI.
+    """
 
     name: str
     mpi: str | None
@@ -33,6 +41,8 @@ class Run:
     limit: float
     check: bool = False
     quick: bool = False
+    part: str = ""
+    thin: int = 1
 
     def command(self, arguments: Sequence[str]) -> list[str]:
         """The command line of this run with pytest's `arguments`."""
@@ -43,13 +53,15 @@ class Run:
 
 
 RUNS = (
-    Run("serial", None, 1, 900, check=True, quick=True),
+    Run("serial", None, 1, 900, check=True, quick=True, part="others"),
+    Run("compiler", None, 1, 900, check=True, quick=True, part="compiler"),
+    Run("jobs", None, 1, 900, check=True, quick=True, part="jobs"),
     Run("openmpi-1", "openmpi", 1, 300),
     Run("openmpi-2", "openmpi", 2, 300),
     Run("openmpi-3", "openmpi", 3, 300),
     Run("openmpi-4", "openmpi", 4, 400, check=True, quick=True),
-    Run("openmpi-8", "openmpi", 8, 600),
-    Run("mpich-4", "mpich", 4, 600),
+    Run("openmpi-8", "openmpi", 8, 600, thin=3),
+    Run("mpich-4", "mpich", 4, 600, thin=2),
 )
 
 
@@ -71,29 +83,49 @@ class Result:
         return f"  {self.run.name:<10} {counts} in {self.seconds:.0f} s{end}"
 
 
-def perform(run: Run, arguments: Sequence[str]) -> Result:
-    """Do one run and read its counts."""
+def perform(run: Run, arguments: Sequence[str], output: IO[bytes] | None = None) -> Result:
+    """Do one run and read its counts; what it says goes to `output`, or is shown as it comes."""
     if run.mpi is not None:
         try:
             environment.choose(run.ranks, run.ranks, run.mpi)
         except environment.MpiNotFound as error:
             # on a machine of our own one MPI may do; CI must have both
             return Result(run, 0, 1 if os.environ.get("CI") else 0, 0, 0.0, f"not run: {error}")
-    with tempfile.TemporaryDirectory(prefix="mpiarray-suite-") as folder:
+    with tempfile.TemporaryDirectory(prefix="mpiarray-suite-", ignore_cleanup_errors=True) as folder:
         summary = Path(folder, "counts.json")
-        environ = os.environ | {"MPIARRAY_TEST_SUMMARY": str(summary)}
+        # jobs that are killed, as many tests have it, leave files of theirs: they go with the folder
+        environ = os.environ | {"MPIARRAY_TEST_SUMMARY": str(summary), "MPIARRAY_TEST_PART": run.part, "TMPDIR": folder}
+        environ["MPIARRAY_TEST_THIN"] = str(run.thin)
         if run.check:
             environ = {"MPIARRAY_CHECK": "1"} | environ
         begun = time.monotonic()
         try:
             status = subprocess.run(
-                run.command(arguments), cwd=ROOT, env=environ, timeout=run.limit + 30, check=False
-            ).returncode
+                run.command(arguments), cwd=ROOT, env=environ, timeout=run.limit + 30, check=False,
+                stdout=output, stderr=output and subprocess.STDOUT,
+            ).returncode  # fmt: skip
         except subprocess.TimeoutExpired:
             status = 124
         seconds = time.monotonic() - begun
         counts = json.loads(summary.read_text()) if summary.exists() else None
     return judge(run, status, counts, seconds)
+
+
+def side_by_side(runs: Sequence[Run], arguments: Sequence[str], workers: int) -> list[Result]:
+    """Do runs, so many at a time; the first is shown as it comes, the others after it."""
+    results = []
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(tempfile.TemporaryFile()) for _ in runs[1:]]
+        pool = stack.enter_context(ThreadPoolExecutor(workers))
+        found = [pool.submit(perform, run, arguments, file) for run, file in zip(runs, (None, *files))]
+        for run, file, future in zip(runs, (None, *files), found):
+            print(f"== {run.name}", flush=True)
+            results.append(future.result())
+            if file is not None:
+                file.seek(0)
+                print(file.read().decode(errors="replace"), end="")
+            print(results[-1].line(), flush=True)
+    return results
 
 
 def judge(run: Run, status: int, counts: dict[str, int] | None, seconds: float) -> Result:
@@ -135,11 +167,12 @@ def options(arguments: Sequence[str]) -> tuple[list[Run], list[str]]:
 def main(arguments: Sequence[str]) -> int:
     """Do the runs; print the sum; return 0 when nothing failed and something passed."""
     runs, rest = options(arguments)
-    results = []
+    together = [run for run in runs if run.ranks == 1]
+    # one more than there are cores: "jobs" mostly waits
+    results = side_by_side(together, rest, len(environment.cores()) + 1) if together else []
     for run in runs:
-        print(f"== {run.name}", flush=True)
-        results.append(perform(run, rest))
-        print(results[-1].line(), flush=True)
+        if run not in together:
+            results += side_by_side([run], rest, 1)
     passed, failed = sum(r.passed for r in results), sum(r.failed for r in results)
     print("\n".join(["", *(result.line() for result in results)]))
     print(f"{passed} passed, {failed} failed", flush=True)

@@ -8,17 +8,20 @@ agree on its outcome: a failure on any rank is a failure on all, shown with that
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import os
 import re
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 
 from mpiarray.tools import environment
@@ -27,6 +30,9 @@ RANK = environment.launcher_rank()
 UNDER_MPI = RANK is not None
 LIMIT = float(os.environ.get("MPIARRAY_TEST_LIMIT", "60" if UNDER_MPI else "180"))  # seconds for one test
 LIMIT_EXCEEDED = 3  # exit status
+MANY = 16  # cases of one test
+THIN = int(os.environ.get("MPIARRAY_TEST_THIN", "1"))  # run every so manieth case of those that have many
+ON_RANKS = "pytest.mark.mpi"  # how tests say that they are for ranks
 
 # every rank must generate the same cases, and a run must be repeatable
 hypothesis.settings.register_profile("ranks", derandomize=True, deadline=None, database=None)
@@ -49,10 +55,17 @@ class Ranks:
         self.comm = MPI.COMM_WORLD.Dup()
         self.rank = self.comm.rank
         self.size = self.comm.size
+        self.smallest = MPI.MIN
 
     def agree(self, value: Any) -> list[Any]:
         """Every rank's value, on every rank."""
         return self.comm.allgather(value)
+
+    def same(self, number: int) -> bool:
+        """Whether all ranks have this number: one small message, for what is true nearly always."""
+        found = np.array([number, -number])
+        self.comm.Allreduce(found.copy(), found, op=self.smallest)
+        return bool(found[0] == number == -found[1])
 
 
 ranks: Ranks | None = None
@@ -66,8 +79,25 @@ def pytest_configure(config: pytest.Config) -> None:
         ranks = Ranks()
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Under MPI, do not read files without a test for ranks: on many ranks that share cores it takes longer than the tests."""
+    if not UNDER_MPI or collection_path.suffix != ".py":
+        return None
+    return True if ON_RANKS not in collection_path.read_text(encoding="utf-8") else None
+
+
+def part_of(item: pytest.Item) -> str:
+    """The run of `launch/test` that a test for one process belongs to."""
+    if item.get_closest_marker("jobs"):
+        return "jobs"
+    return "compiler" if item.path.parent.name == "compiler" else "others"
+
+
 def belongs(item: pytest.Item) -> bool:
     """Whether the test is one for this run."""
+    wanted = os.environ.get("MPIARRAY_TEST_PART")
+    if wanted and wanted != part_of(item):
+        return False
     mark = item.get_closest_marker("mpi")
     if ranks is None or mark is None:
         return ranks is None and mark is None
@@ -76,10 +106,19 @@ def belongs(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    others = [item for item in items if not belongs(item)]
+    cases = Counter(item.nodeid.partition("[")[0] for item in items)
+    number: Counter[str] = Counter()
+
+    def left_out(item: pytest.Item) -> bool:
+        name = item.nodeid.partition("[")[0]
+        number[name] += 1
+        return not belongs(item) or (cases[name] >= MANY and number[name] % THIN != 0)
+
+    others = [item for item in items if left_out(item)]
     if others:
         config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if belongs(item)]
+        kept = set(items) - set(others)
+        items[:] = [item for item in items if item in kept]
     if ranks is not None and ranks.size > 1:
         lists = ranks.agree([item.nodeid for item in items])
         if any(names != lists[0] for names in lists):
@@ -87,16 +126,36 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(f"the ranks have collected different tests: {different[:5] or 'other order'}")
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave modules and tests out of garbage collection from now on: there is no garbage in them, and much to look through."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report = yield
-    if ranks is not None and ranks.size > 1:
+    if ranks is not None and ranks.size > 1 and (call.when == "call" or may_end_early(item)):
         agree_on(report, ranks)
     return report
 
 
+def may_end_early(item: pytest.Item) -> bool:
+    """Whether the ranks have to agree before and after the test itself, too: it has fixtures, or marks that may skip it."""
+    values: set[str] = set()  # what parametrize gives cannot fail
+    for mark in item.iter_markers("parametrize"):
+        if not mark.kwargs.get("indirect"):
+            names = mark.args[0]
+            values.update(name.strip() for name in (names.split(",") if isinstance(names, str) else names))
+    fixtures = set(getattr(item, "fixturenames", ())) - values
+    return bool(fixtures) or any(item.get_closest_marker(name) for name in ("skip", "skipif", "xfail"))
+
+
 def agree_on(report: pytest.TestReport, ranks: Ranks) -> None:
     """Make one verdict of all ranks' reports: a failure anywhere, or a skip of some, is a failure on each."""
+    number = ("passed", "skipped", "failed").index(report.outcome)
+    if ranks.same(number) and report.outcome != "failed":
+        return
     own = re.sub(r"\b0x[0-9a-f]+", "0x...", report.longreprtext)  # addresses differ, and say nothing
     verdicts = ranks.agree((report.outcome, own))
     outcomes = [outcome for outcome, _ in verdicts]

@@ -26,6 +26,7 @@ README = ROOT / "README.md"
 TEXT = README.read_text()
 
 pytestmark = [
+    pytest.mark.jobs,
     pytest.mark.limit(LIMIT + 40),
     pytest.mark.skipif(not environment.find_all(), reason="no MPI here"),
 ]

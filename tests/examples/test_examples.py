@@ -1,7 +1,7 @@
 """The examples that calculate with blocks: whole programs, each as one MPI job with small sizes.
 
 They compare themselves with numpy and end with an error when they differ. What is looked at here is that they do: that
-they come to their end, what they say, and how near the results are. digits_pca.py and heat.py run in CI, as these do.
+they come to their end, what they say, and how near the results are. The others run in CI, and so does train_digits.py, to the end.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mpiarray.tools import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 60
+pytestmark = pytest.mark.jobs
 
 pytest.importorskip("sklearn", reason="examples need the packages of mpiarray[examples]")
 pytest.importorskip("matplotlib", reason="examples need the packages of mpiarray[examples]")

@@ -12,8 +12,9 @@ import sys
 import pytest
 
 from mpiarray.tools import environment
-from tests.failures.jobs import ROOT, Outcome, run_job
+from tests.failures.jobs import QUICK, ROOT, Outcome, run_job
 
+pytestmark = pytest.mark.jobs
 SOON = 25.0  # seconds; a job that is still there then hangs
 HEAD = """
 import sys, time
@@ -33,7 +34,7 @@ FAMILIES = [
 ]
 
 
-def end_of(script: str, ranks: int, mpi: str = "auto", **environ: str) -> Outcome:
+def end_of(script: str, ranks: int, mpi: str = QUICK, **environ: str) -> Outcome:
     """Run HEAD and `script`; the job must not hang."""
     done = run_job(HEAD + script, ranks, limit=SOON, environ=environ, mpi=mpi)
     assert not done.timed_out, f"the job hangs\n{done}"
@@ -100,19 +101,7 @@ try:
         comm.all_reduce(group, np.ones(4, np.float32))
 except RuntimeError as error:
     print(error)
-"""
-    done = end_of(script, 4, MPIARRAY_CHECK="1")
-    for text in done.stdout:
-        assert "ranks have diverged" in text, str(done)
-        assert "all_reduce" in text
-        assert "all_gather" in text
-        assert "script.py:11" in text
-        assert "script.py:13" in text
-    assert len(set(done.stdout)) == 1, "every rank says the same"
-
-
-def test_the_same_collective_from_different_lines_is_divergence():
-    script = """
+print('=== the same collective from different lines')
 try:
     if rank == 0:
         comm.all_reduce(group, np.ones(4))
@@ -121,8 +110,18 @@ try:
 except RuntimeError as error:
     print(error)
 """
-    done = end_of(script, 2, MPIARRAY_CHECK="1")
-    assert all("ranks have diverged" in text for text in done.stdout), str(done)
+    done = end_of(script, 4, MPIARRAY_CHECK="1")
+    for text in done.stdout:
+        text, lines = text.split("===")
+        assert "ranks have diverged" in text, str(done)
+        assert "all_reduce" in text
+        assert "all_gather" in text
+        assert "script.py:11" in text
+        assert "script.py:13" in text
+        assert "ranks have diverged" in lines
+        assert "script.py:19" in lines
+        assert "script.py:21" in lines
+    assert len(set(done.stdout)) == 1, "every rank says the same"
 
 
 def test_exit_status_of_a_good_job():

@@ -58,7 +58,7 @@ def check(got: Any, want: np.ndarray, spec: P | None) -> None:
     np.testing.assert_allclose(np.asarray(got), want, rtol=1e-6)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(cases(), st.data())
 def test_reads_with_out_sharding(case, data):
     shape, index, spec = case
@@ -77,7 +77,7 @@ def test_reads_with_out_sharding(case, data):
         check(plain, want, None)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(cases())
 def test_reads_on_auto_axes(case):
     shape, index, spec = case
@@ -90,7 +90,7 @@ def test_reads_on_auto_axes(case):
         check(jax.jit(lambda x: x[index])(x), want, None)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(cases(), st.sampled_from(["set", "add", "multiply", "max"]), st.data())
 def test_writes(case, method, data):
     shape, index, spec = case

@@ -10,6 +10,7 @@ import pytest
 
 from tests.failures.jobs import ROOT
 
+pytestmark = pytest.mark.jobs
 RECORDER = '#!/bin/sh\necho "$(basename "$0") threads=$OMP_NUM_THREADS limit=$MPIARRAY_TIMEOUT $*" >>"$RECORD"\n'
 
 

@@ -22,6 +22,8 @@ from mpiarray.tools.bench.processes import START
 from mpiarray.tools.bench.programs import SIZES, Given, programs
 from tests.failures.jobs import ROOT
 
+pytestmark = pytest.mark.jobs
+
 
 def bench(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     own = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
@@ -33,9 +35,11 @@ def bench(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.limit(160)
-def test_whole_table_on_two_ranks(tmp_path: Path):
+def test_whole_table_on_two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file = tmp_path / "rows.json"
-    done = bench(2, "--size", "small", "--seconds", "0.01", "--json", str(file))
+    kept = tmp_path / "machine.json"
+    monkeypatch.setenv("MPIARRAY_MACHINE_FILE", str(kept))
+    done = bench(2, "--size", "small", "--seconds", "0.001", "--json", str(file), "--keep")
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(file.read_text())
     assert told["job"]["ranks"] == 2 and told["size"] == "small"
@@ -48,6 +52,8 @@ def test_whole_table_on_two_ranks(tmp_path: Path):
         assert row["ratio"] == pytest.approx(row["ours"] / row["hand"])
         assert any(line.startswith(row["name"]) for line in done.stdout.splitlines()), row["name"]
     assert "this machine: messages" in done.stdout
+    assert f"kept for automatic sharding, in {kept}" in done.stdout
+    assert set(json.loads(kept.read_text())) == {"flops", "memory", "bandwidth", "latency"}
 
 
 @pytest.mark.limit(60)
@@ -56,16 +62,6 @@ def test_rows_are_chosen_by_pattern():
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split(",")[0] for line in done.stdout.splitlines()[3:]]
     assert rows == ["polynomial of 7 cheap ops", "argmax"]
-
-
-@pytest.mark.limit(60)
-def test_what_automatic_sharding_needs_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    file = tmp_path / "machine.json"
-    monkeypatch.setenv("MPIARRAY_MACHINE_FILE", str(file))
-    done = bench(2, "--size", "small", "--seconds", "0.01", "--rows", "argmax", "--keep")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"kept for automatic sharding, in {file}" in done.stdout
-    assert set(json.loads(file.read_text())) == {"flops", "memory", "bandwidth", "latency"}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +80,7 @@ def test_wrong_options(arguments, words):
     ("python", "words"), [(sys.executable, "No module named 'jax'"), ("no/such/python", "no/such/python")]
 )
 def test_jax_that_is_not_there(python, words):
-    done = bench(2, "--size", "small", "--rows", "poly", "--jax", python)
+    done = bench(1, "--size", "small", "--rows", "poly", "--jax", python)
     assert done.returncode == 2 and f"--jax {python}: " in done.stdout and words in done.stdout
 
 

@@ -12,6 +12,7 @@ import pytest
 from mpiarray.tools import doctor, environment
 from tests.failures.jobs import ROOT, run_job
 
+pytestmark = pytest.mark.jobs
 LIMIT = 120
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from mpiarray.tools import environment
-from tests.failures.jobs import ROOT, members
+from tests.failures.jobs import QUICK, ROOT, members
 
+pytestmark = pytest.mark.jobs
 LIMIT = 60
 MARK = "RUN_TEST_MARK"
 
@@ -65,13 +66,13 @@ def test_all_ranks_output(script):
 
 
 def test_output_of_rank_0_alone(script):
-    done = run("-n", "3", "--stdout", "root", script(SPEAKING))
+    done = run("-n", "3", "--mpi", QUICK, "--stdout", "root", script(SPEAKING))
     assert done.stdout == "line 0 3\n"
     assert sorted(done.stderr.splitlines()) == [f"warning {rank}" for rank in range(3)]
 
 
 def test_tagged_output(script):
-    done = run("-n", "3", "--stdout", "tag", script(SPEAKING))
+    done = run("-n", "3", "--mpi", QUICK, "--stdout", "tag", script(SPEAKING))
     assert sorted(done.stdout.splitlines()) == [f"[{rank}] line {rank} 3" for rank in range(3)]
     assert sorted(done.stderr.splitlines()) == [f"[{rank}] warning {rank}" for rank in range(3)]
 
@@ -142,21 +143,27 @@ def test_ranks_are_bound_to_cores_of_their_own(script):
     assert not environment.cpus_of_rank(0, 2, cores) & environment.cpus_of_rank(1, 2, cores)
 
 
-@pytest.mark.parametrize("ranks", ["1", "3"])
+ALONE, MANY, QUICK_MANY = ("1", "auto"), ("3", "auto"), ("3", QUICK)
+
+
 @pytest.mark.parametrize(
-    ("failure", "status", "said"),
+    ("failure", "status", "said", "ranks", "mpi"),
     [
-        ("raise ValueError('boom')", 1, "ValueError: boom"),
-        ("sys.exit(7)", 7, ""),
-        ("sys.exit('a last word')", 1, "a last word"),
-        ("os._exit(9)", 9, ""),
-        ("c.Abort(5)", 5, ""),
+        (*failure, *job)
+        for *failure, jobs in (
+            ("raise ValueError('boom')", 1, "ValueError: boom", (ALONE, MANY, QUICK_MANY)),
+            ("sys.exit(7)", 7, "", (ALONE, MANY)),
+            ("sys.exit('a last word')", 1, "a last word", (ALONE, QUICK_MANY)),
+            ("os._exit(9)", 9, "", (ALONE, MANY, QUICK_MANY)),
+            ("c.Abort(5)", 5, "", (ALONE, MANY, QUICK_MANY)),
+        )
+        for job in jobs
     ],
 )
-def test_a_failing_rank_ends_the_job_with_its_status(script, ranks, failure, status, said):
+def test_a_failing_rank_ends_the_job_with_its_status(script, failure, status, said, ranks, mpi):
     text = f"print('before', c.rank)\nif c.rank == c.size - 1: {failure}\nc.recv(source=c.size - 1)\n"
     begun = time.monotonic()
-    done = run("-n", ranks, script(text), **{MARK: f"fail-{os.getpid()}"})
+    done = run("-n", ranks, "--mpi", mpi, script(text), **{MARK: f"fail-{os.getpid()}"})
     assert done.returncode == status, done.stderr
     assert said in done.stderr
     assert f"before {int(ranks) - 1}" in done.stdout
@@ -198,11 +205,11 @@ def test_interrupted_job_ends_and_leaves_nothing(script, ranks, number, status):
     assert not members(f"{MARK}={mark}")
 
 
-def test_killed_launcher_takes_its_job_with_it(script):
+def test_killed_launcher_takes_its_job_with_it(script, tmp_path):
     mark = f"kill-{os.getpid()}"
     with subprocess.Popen(
         command("-n", "2", script(WAITING)),
-        env=environ(**{MARK: mark}),
+        env=environ(**{MARK: mark}, TMPDIR=str(tmp_path)),  # nobody is left to remove the job's folder
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as process:

@@ -16,6 +16,7 @@ import pytest
 from mpiarray.tools import environment
 from tests.failures.jobs import ROOT
 
+pytestmark = pytest.mark.jobs
 TESTS = """
     import time
     import pytest
@@ -69,6 +70,7 @@ def run_tests(folder: Path, text: str, ranks: int) -> tuple[subprocess.Completed
     (folder / "test_some.py").write_text(textwrap.dedent(text))
     summary = folder / "counts.json"
     variables = environment.without_job(os.environ) | {"PYTHONPATH": str(ROOT), "MPIARRAY_TEST_SUMMARY": str(summary)}
+    variables |= {"MPIARRAY_TEST_PART": "", "MPIARRAY_TEST_THIN": "1"}
     start = [sys.executable, "-m", "mpiarray", "run", "-n", str(ranks), "--stdout", "root", "--timeout", "60"]
     done = subprocess.run(
         [*start, "-m", "pytest", "--only-mpi", str(folder)],
@@ -136,10 +138,10 @@ def test_choice_of_runs(suite, capsys):
     assert runs[0].mpi is None
     assert rest == []
     runs, rest = suite.options(["--quick", "tests/types", "-k", "mesh"])
-    assert [run.name for run in runs] == ["serial", "openmpi-4"]
+    assert [run.name for run in runs] == ["serial", "compiler", "jobs", "openmpi-4"]
     assert rest == ["-m", "not slow", "tests/types", "-k", "mesh"]
     runs, rest = suite.options(["--runs", "mpich-4,openmpi-2", "-x"])
     assert ([run.name for run in runs], rest) == (["openmpi-2", "mpich-4"], ["-x"])
     with pytest.raises(SystemExit):
         suite.options(["--runs", "none"])
-    assert "no run named none; there are serial, openmpi-1" in capsys.readouterr().err
+    assert "no run named none; there are serial, compiler, jobs, openmpi-1" in capsys.readouterr().err
