@@ -84,6 +84,29 @@ def test_jax_that_is_not_there(python, words):
     assert done.returncode == 2 and f"--jax {python}: " in done.stdout and words in done.stdout
 
 
+@pytest.mark.limit(60)
+def test_jax_in_one_process_and_over_processes(tmp_path: Path):
+    """A pretended JAX, which says how it was started: over processes the slowest counts, and a refusal of one is one of all."""
+    name, refused = "polynomial of 7 cheap ops, 16384, jitted", "argmax, 16384, jitted"
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/bin/sh\n"
+        'tuned=${MALLOC_TRIM_THRESHOLD_:+5}; process=${7:-3}; last=$([ "$7" = 1 ] && echo null || echo 2.0)\n'
+        f'[ $2 = 2 ] && echo "{{\\"{name}\\": $process.${{tuned:-0}}, \\"{refused}\\": $last}}"\n'
+    )
+    python.chmod(0o755)
+    file = tmp_path / "rows.json"
+    arguments = ("--size", "small", "--seconds", "0.001", "--rows", "poly|argmax")
+    done = bench(2, *arguments, "--jax", str(python), "--json", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = {row["name"]: row["jax"] for row in json.loads(file.read_text())["rows"]}
+    assert told[name] == {"plain": 3.0, "tuned": 3.5, "processes": 1.0, "processes_tuned": 1.5}
+    assert told[refused] == {"plain": 2.0, "tuned": 2.0, "processes": None, "processes_tuned": None}
+    (row,) = (line for line in done.stdout.splitlines() if line.startswith(name))
+    assert row.split()[-8:] == ["3.00", "s", "3.50", "s", "1.00", "s", "1.50", "s"]
+    assert "JAX x 2" in done.stdout
+
+
 def test_names_are_different():
     names = [p.name for p in programs(2, SIZES["full"])]
     assert len(set(names)) == len(names)

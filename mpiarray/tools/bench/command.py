@@ -48,7 +48,8 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE", help="write all figures to this file")
     parser.add_argument(
         "--jax", metavar="PYTHON", nargs="?", const=sys.executable,
-        help="time the same programs in JAX too (one process with a CPU device for each rank), by this Python, which must have it",
+        help="time the same programs in JAX too, by this Python, which must have it: in one process with a CPU device for each rank,"
+        " and over as many processes, both also with a C library that keeps memory",
     )  # fmt: skip
     options = parser.parse_args(argv)
     try:
@@ -138,7 +139,9 @@ class Printer:
     """Rank 0's progress and table; silent on the other ranks."""
 
     def __init__(self, ranks: int, jax: bool):
-        self.speaks, self.ranks, self.jax = comm.rank() == 0, ranks, jax
+        self.speaks, self.ranks = comm.rank() == 0, ranks
+        titles = ("JAX", "tuned", *((f"JAX x {ranks}", "tuned") if ranks > 1 else ()))
+        self.rivals = dict(zip(processes.KINDS, titles)) if jax else {}
         # Open MPI gives every rank a terminal of its own for stdout: stderr is a terminal only where people watch
         self.erases = self.speaks and sys.stdout.isatty() and sys.stderr.isatty()
 
@@ -154,7 +157,7 @@ class Printer:
             f"{self.ranks} ranks, {where['mpi']}, numpy {where['numpy']}, {'scipy.fft' if where['scipy'] else 'no scipy'}"
         )
         self.say(f"this machine: {given.text()}")
-        rival = f"{'JAX':>10s}{'tuned':>10s}" if self.jax else ""
+        rival = "".join(f"{title:>10s}" for title in self.rivals.values())
         self.say(
             f"{'seconds per call: median, slowest rank':{WIDTH}s}{'mpiarray':>10s}{'by hand':>10s}{'ratio':>8s}{rival}"
         )
@@ -170,7 +173,5 @@ class Printer:
             return
         ratio = f"{row.ratio:8.2f}" if row.times.hand else f"{'':8s}"
         text = f"{row.name:{WIDTH}s}{duration(row.times.ours):>10s}{duration(row.times.hand):>10s}{ratio}"
-        if self.jax:
-            rival = rival or {}
-            text += f"{duration(rival.get('plain')):>10s}{duration(rival.get('tuned')):>10s}"
+        text += "".join(f"{duration((rival or {}).get(kind)):>10s}" for kind in self.rivals)
         self.say(text)

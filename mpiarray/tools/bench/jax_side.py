@@ -1,6 +1,10 @@
-"""The script that JAX's own Python runs: the programs of `programs.py` in JAX, in one process with a CPU device for each rank.
+"""The script that JAX's own Python runs: the programs of `programs.py` in JAX, in one process with a CPU device for each rank,
+or as one of several processes with a device each.
 
-    PYTHON jax_side.py DEVICES SIZE SECONDS PATTERN
+    PYTHON jax_side.py DEVICES SIZE SECONDS PATTERN [ADDRESS PROCESS]
+
+ADDRESS is where process 0 waits for the others ("host:port").  They send with gloo, which every JAX has, unless
+JAX_CPU_COLLECTIVES_IMPLEMENTATION names another.
 
 It prints one line of JSON: seconds per call by row name, null where JAX refuses the program.  Nothing of this package is
 imported, and JAX only by the name that is looked up at run time: the package does not depend on it.
@@ -18,14 +22,21 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+Agreement = Callable[[int, int], tuple[int, int]]
 START = "start to first psum, whole command"
 
 
 def main(arguments: Sequence[str]) -> None:
     devices, size, seconds, pattern = int(arguments[0]), arguments[1], float(arguments[2]), arguments[3]
     start = time.perf_counter()
-    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
-    jax = importlib.import_module("jax")
+    agreed: Agreement = lambda calls, repeats: (calls, repeats)
+    if arguments[4:]:
+        jax, agreed = connected(devices, arguments[4], int(arguments[5]))
+    else:
+        os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+        jax = importlib.import_module("jax")
     importlib.import_module("jax.numpy")
     listed = importlib.import_module("programs")
     first_psum(jax, listed, devices)
@@ -35,11 +46,25 @@ def main(arguments: Sequence[str]) -> None:
     for program in listed.programs(devices, listed.SIZES[size]):
         if re.search(pattern, program.name):
             try:
-                found[program.name] = timed(jax, listed, program, devices, seconds)
+                found[program.name] = timed(jax, listed, program, devices, seconds, agreed)
             except Exception as problem:
                 print(f"{program.name}: {type(problem).__name__}: {problem}", file=sys.stderr)
                 found[program.name] = None
     print(json.dumps(found))
+
+
+def connected(n: int, address: str, process: int) -> tuple[Any, Agreement]:
+    """JAX as one of n processes, and how they agree on numbers of calls: all must make as many."""
+    os.environ.setdefault("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo")
+    jax = importlib.import_module("jax")
+    jax.distributed.initialize(address, n, process)
+    tell = importlib.import_module("jax.experimental.multihost_utils").broadcast_one_to_all
+
+    def agreed(calls: int, repeats: int) -> tuple[int, int]:
+        found = tell(np.array([calls, repeats], np.int32))
+        return int(found[0]), int(found[1])
+
+    return jax, agreed
 
 
 def age() -> float:
@@ -59,7 +84,7 @@ def first_psum(jax: Any, listed: Any, n: int) -> None:
         jax.block_until_ready(jax.jit(listed._mapped(jax, "psum", n))(*x))
 
 
-def timed(jax: Any, listed: Any, program: Any, n: int, seconds: float) -> float:
+def timed(jax: Any, listed: Any, program: Any, n: int, seconds: float, agreed: Agreement) -> float:
     """The median of some batches of calls, each waited for."""
     mesh = listed.mesh_of(jax, n, program.auto)
     with jax.set_mesh(mesh):
@@ -69,21 +94,22 @@ def timed(jax: Any, listed: Any, program: Any, n: int, seconds: float) -> float:
             function = jax.jit(function)
         elif program.how == "body":  # operation by operation: JAX cannot time one inside
             function = jax.shard_map(function, in_specs=jax.P("x"), out_specs=_out(jax, program))
-        return median(lambda: jax.block_until_ready(function(*inputs)), seconds)
+        return median(lambda: jax.block_until_ready(function(*inputs)), seconds, agreed)
 
 
 def _out(jax: Any, program: Any) -> Any:
     return jax.P() if program.facts["kind"] == "psum" else jax.P("x")
 
 
-def median(call: Callable[[], Any], seconds: float) -> float:
+def median(call: Callable[[], Any], seconds: float, agreed: Agreement) -> float:
     call()
     start = time.perf_counter()
     call()
     single = max(time.perf_counter() - start, 1e-7)
     calls = max(1, int(0.002 / single))
+    calls, repeats = agreed(calls, max(3, min(200, int(seconds / (2 * calls * single)))))
     found = []
-    for _ in range(max(3, min(200, int(seconds / (2 * calls * single))))):
+    for _ in range(repeats):
         start = time.perf_counter()
         for _ in range(calls):
             call()

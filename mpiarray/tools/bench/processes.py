@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import socket
 import statistics
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from mpiarray.tools.bench.timing import Times
 
 START = "start to first psum, whole command"
 LIMIT = 120.0  # seconds for one process
+_SCRIPT = Path(__file__).with_name("jax_side.py")
 TUNED = {"MALLOC_TRIM_THRESHOLD_": str(2**34), "MALLOC_MMAP_THRESHOLD_": str(2**34), "MALLOC_TOP_PAD_": str(2**28)}
 """Makes the C library keep freed memory, so that new arrays cost no page faults."""
 
@@ -54,10 +56,15 @@ def on_root(work: Callable[[set[int]], Any]) -> Any:
     told = comm.agree(comm.world_group(), (platform.node(), environment.allowed_cpus()))
     cores = {core for node, own in told if node == told[0][0] for core in own}
     result = work(cores) if comm.rank() == 0 else None
+    _quiet_barrier()
+    return comm.agree(comm.world_group(), result)[0]
+
+
+def _quiet_barrier() -> None:
+    """Wait for all ranks, asleep: the cores are for whoever works."""
     request = comm.world().comm.Ibarrier()
     while not request.Test():
         time.sleep(0.01)
-    return comm.agree(comm.world_group(), result)[0]
 
 
 def _process(
@@ -97,9 +104,9 @@ def _starts(ranks: int, times: int, cores: set[int]) -> tuple[tuple[float, ...] 
 def _alternate(
     commands: Sequence[Sequence[str]], times: int, cores: set[int], environ: Mapping[str, str]
 ) -> tuple[tuple[float, ...] | None, str]:
-    """Medians and best times of commands that run in turn, after one run each that fills the caches of files."""
+    """Medians and best times of commands that run in turn; if more than once, after one run each that fills the caches of files."""
     seconds: list[list[float]] = [[] for _ in commands]
-    for k in range(times + 1):
+    for k in range(0 if times > 1 else 1, times + 1):
         for command, found in zip(commands, seconds):
             start = time.perf_counter()
             done = _process(command, cores, environ, LIMIT)
@@ -114,28 +121,75 @@ def _alternate(
 # -- JAX ------------------------------------------------------------------------------------------------------------------
 
 
-def jax_times(python: str, pattern: str, size: str, seconds: float) -> tuple[dict[str, Any], str]:
-    """Seconds of each row in JAX, by row name: {"plain": ..., "tuned": ...}, None where JAX refuses the program; and what failed.
+KINDS = ("plain", "tuned", "processes", "processes_tuned")
+"""JAX in one process with a CPU device for each rank, and over as many processes: as it is, and with a C library that keeps memory."""
 
-    JAX runs in a process of its own, with one CPU device for each rank: as it is, and with a C library that keeps memory.
+
+def jax_times(python: str, pattern: str, size: str, seconds: float) -> tuple[dict[str, Any], str]:
+    """Seconds of each row in JAX, by row name: a dict by `KINDS`, None where JAX refuses the program; and what failed.
+
+    One process is rank 0's; of several each rank starts one, on its own cores, and the slowest counts.  All ranks must call.
     """
-    return on_root(partial(_jax, python, pattern, size, seconds, comm.size()))
+    out, trouble = on_root(partial(_jax, python, pattern, size, seconds, comm.size()))
+    for kind, extra in zip(KINDS[2:], (dict[str, str](), TUNED)):
+        if trouble or comm.size() == 1:
+            break
+        found, trouble = _together(python, pattern, size, seconds, extra)
+        for name, value in found.items():
+            out.setdefault(name, {})[kind] = value
+    return out, trouble
+
+
+def _jax_environ(extra: Mapping[str, str]) -> dict[str, str]:
+    without = ("PYTHONPATH", *environment.THREAD_VARIABLES)
+    base = {k: v for k, v in environment.without_job(os.environ).items() if k not in without}
+    return {**base, **extra, "JAX_PLATFORMS": "cpu"}
+
+
+def _together(
+    python: str, pattern: str, size: str, seconds: float, extra: Mapping[str, str]
+) -> tuple[dict[str, float | None], str]:
+    """JAX over processes, one started by each rank; all ranks must call."""
+    world = comm.world_group()
+    with socket.socket() as free:
+        free.bind(("", 0))
+        own = f"{platform.node() if len(_nodes()) > 1 else 'localhost'}:{free.getsockname()[1]}"
+    address = comm.agree(world, own)[0]
+    command = [python, str(_SCRIPT), str(comm.size()), size, str(seconds), pattern, address, str(comm.rank())]
+    done = _process(command, set(environment.allowed_cpus()), _jax_environ(extra), 60 * LIMIT)
+    _quiet_barrier()
+    told = comm.agree(world, (_found(done), _last_words(done)))
+    trouble = next((f"--jax {python}: process {rank}: {words}" for rank, (_, words) in enumerate(told) if words), "")
+    if trouble:
+        return {}, trouble
+    names = told[0][0]
+    return {n: None if any(f[n] is None for f, _ in told) else max(f[n] for f, _ in told) for n in names}, ""
+
+
+def _nodes() -> set[str]:
+    return set(comm.agree(comm.world_group(), platform.node()))
+
+
+def _found(done: subprocess.CompletedProcess[str]) -> dict[str, float | None]:
+    """The figures that a process of JAX printed."""
+    return json.loads(done.stdout.splitlines()[-1]) if not done.returncode else {}
+
+
+def _last_words(done: subprocess.CompletedProcess[str]) -> str:
+    """Why a process failed; "" if it did not."""
+    return (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1] if done.returncode else ""
 
 
 def _jax(python: str, pattern: str, size: str, seconds: float, n: int, cores: set[int]) -> tuple[dict[str, Any], str]:
     out: dict[str, dict[str, float | None]] = {}
-    script = Path(__file__).with_name("jax_side.py")
-    base = {k: v for k, v in environment.without_job(os.environ).items() if k != "PYTHONPATH"}
-    base = {k: v for k, v in base.items() if k not in environment.THREAD_VARIABLES}
-    for kind, extra in (("plain", {}), ("tuned", TUNED)):
-        command = [python, str(script), str(n), size, str(seconds), pattern]
+    for kind, extra in zip(KINDS, (dict[str, str](), TUNED)):
+        command = [python, str(_SCRIPT), str(n), size, str(seconds), pattern]
         try:
-            done = _process(command, cores, base | extra | {"JAX_PLATFORMS": "cpu"}, 60 * LIMIT)
+            done = _process(command, cores, _jax_environ(extra), 60 * LIMIT)
         except OSError as problem:
             return {}, f"--jax {python}: {problem}"
-        if done.returncode:
-            lines = done.stderr.strip().splitlines()
-            return {}, f"--jax {python}: {lines[-1] if lines else f'status {done.returncode}'}"
-        for name, found in json.loads(done.stdout.splitlines()[-1]).items():
+        if words := _last_words(done):
+            return {}, f"--jax {python}: {words}"
+        for name, found in _found(done).items():
             out.setdefault(name, {})[kind] = found
     return out, ""
