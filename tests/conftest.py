@@ -15,6 +15,7 @@ import re
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -179,6 +180,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         where = f"rank {RANK}, " if UNDER_MPI else ""
         os.write(stderr_file, f"\n{where}{item.nodeid}: time limit of {limit:g} s exceeded\n".encode())
         faulthandler.dump_traceback(stderr_file, all_threads=True)
+        if ranks is not None and ranks.size > 1:
+            time.sleep(2)  # the others come to their limits about now: let them say where they are
         os._exit(LIMIT_EXCEEDED)  # the launcher ends the other ranks
 
     timer = threading.Timer(limit, too_long)

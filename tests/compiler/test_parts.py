@@ -250,7 +250,7 @@ def test_programs_without_such_reads_are_left_alone():
     assert parts(local) is local
 
 
-@pytest.mark.mpi
+@pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("dim", [0, 1])
 def test_on_ranks(dim):
     n = jax.device_count()
