@@ -33,7 +33,7 @@ from mpiarray.types.mesh import AbstractMesh, AxisType
 from mpiarray.types.sharding import NamedSharding
 
 NUMBERS = itertools.count(1.0)  # for bodies that no cache has seen
-SMALL, TIMES = 60, 4
+SMALL, TIMES = 40, 4
 SLACK = 1.25  # work may grow by so much more than programs do
 
 Function = Callable[[Any], list[Any]]

@@ -53,11 +53,17 @@ def on_root(work: Callable[[set[int]], Any]) -> Any:
 
     An exception of rank 0 ends the job as every other does.
     """
-    told = comm.agree(comm.world_group(), (platform.node(), environment.allowed_cpus()))
-    cores = {core for node, own in told if node == told[0][0] for core in own}
+    cores, _ = _cores()
     result = work(cores) if comm.rank() == 0 else None
     _quiet_barrier()
     return comm.agree(comm.world_group(), result)[0]
+
+
+def _cores() -> tuple[set[int], bool]:
+    """The cores of the ranks on this node, and whether there are other nodes; all ranks must call."""
+    told = comm.agree(comm.world_group(), (platform.node(), environment.allowed_cpus()))
+    own = {core for node, cores in told if node == platform.node() for core in cores}
+    return own, any(node != platform.node() for node, _ in told)
 
 
 def _quiet_barrier() -> None:
@@ -128,7 +134,8 @@ KINDS = ("plain", "tuned", "processes", "processes_tuned")
 def jax_times(python: str, pattern: str, size: str, seconds: float) -> tuple[dict[str, Any], str]:
     """Seconds of each row in JAX, by row name: a dict by `KINDS`, None where JAX refuses the program; and what failed.
 
-    One process is rank 0's; of several each rank starts one, on its own cores, and the slowest counts.  All ranks must call.
+    One process is rank 0's; of several each rank starts one, and the slowest counts.  They may use the cores of all ranks of their
+    node: gloo has threads of its own.  All ranks must call.
     """
     out, trouble = on_root(partial(_jax, python, pattern, size, seconds, comm.size()))
     for kind, extra in zip(KINDS[2:], (dict[str, str](), TUNED)):
@@ -151,12 +158,13 @@ def _together(
 ) -> tuple[dict[str, float | None], str]:
     """JAX over processes, one started by each rank; all ranks must call."""
     world = comm.world_group()
+    cores, elsewhere = _cores()
     with socket.socket() as free:
         free.bind(("", 0))
-        own = f"{platform.node() if len(_nodes()) > 1 else 'localhost'}:{free.getsockname()[1]}"
+        own = f"{platform.node() if elsewhere else 'localhost'}:{free.getsockname()[1]}"
     address = comm.agree(world, own)[0]
     command = [python, str(_SCRIPT), str(comm.size()), size, str(seconds), pattern, address, str(comm.rank())]
-    done = _process(command, set(environment.allowed_cpus()), _jax_environ(extra), 60 * LIMIT)
+    done = _process(command, cores, _jax_environ(extra), 60 * LIMIT)
     _quiet_barrier()
     told = comm.agree(world, (_found(done), _last_words(done)))
     trouble = next((f"--jax {python}: process {rank}: {words}" for rank, (_, words) in enumerate(told) if words), "")
@@ -164,10 +172,6 @@ def _together(
         return {}, trouble
     names = told[0][0]
     return {n: None if any(f[n] is None for f, _ in told) else max(f[n] for f, _ in told) for n in names}, ""
-
-
-def _nodes() -> set[str]:
-    return set(comm.agree(comm.world_group(), platform.node()))
 
 
 def _found(done: subprocess.CompletedProcess[str]) -> dict[str, float | None]:
