@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mpiarray.core.jaxpr import ClosedJaxpr
+from mpiarray.core.jaxpr import ClosedJaxpr, Jaxpr, subjaxprs
 from mpiarray.core.op import Op
 from mpiarray.core.plan import axes_size, entry, mesh_order
 from mpiarray.core.trace import state
 from mpiarray.core.value import aval_of
-from mpiarray.higher_order.control_flow.divergence import communicating_axes
 from mpiarray.higher_order.shard_map_rules import inside
 from mpiarray.ops.common import BatchAxis
 from mpiarray.ops.manual import pvary
-from mpiarray.transforms.batching import batch_flat, batched_aval, front, to_front
+from mpiarray.transforms.batching import axis_names, batch_flat, batched_aval, front, to_front
 from mpiarray.transforms.evaluate import Derived, DerivedCache, eval_jaxpr
 from mpiarray.transforms.stage import trace_to_jaxpr
-from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import AbstractMesh
 from mpiarray.types.partition_spec import PartitionSpec as P
 
@@ -45,13 +43,13 @@ def map_batch(
 ) -> tuple[list[Any], list[int | None]]:
     spmd = _checked(axis, mesh, newly_manual_axes, in_specs, out_specs)
     mapped = tuple(d is not None for d in dims)
-    if spmd and axis.name in communicating_axes(jaxpr.jaxpr):
-        raise NotImplementedError(
-            f"vmap of shard_map: a collective over {axis.name!r} inside, where spmd_axis_name={entry(spmd)!r} splits its examples"
-        )
+    _refuse_mixing(jaxpr.jaxpr, spmd)
     with inside(mesh, newly_manual_axes, check_vma):
         inner = axis._replace(
-            size=axis.size // axes_size(mesh, spmd), mesh=state.abstract_mesh if axis.spec else None, spmd=()
+            size=axis.size // axes_size(mesh, spmd),
+            mesh=state.abstract_mesh if axis.spec else None,
+            spmd=(),
+            split=spmd,
         )
         key = (jaxpr, inner, mapped, spmd, state.abstract_mesh, state.mapped)
         body = _cache.get(key, lambda: _Body(jaxpr, inner, mapped, spmd))
@@ -97,6 +95,21 @@ def _checked(
     return axis.spmd
 
 
+def _refuse_mixing(jaxpr: Jaxpr, spmd: tuple[str, ...]) -> None:
+    """Where devices along an axis have different examples, an example has no instances along it; only its sum over them is known."""
+    for e in jaxpr.eqns if spmd else ():
+        if e.op.build is not None and e.op.name not in _KNOWN and (found := set(spmd) & set(axis_names(e.params))):
+            raise ValueError(
+                f"vmap of shard_map: {e.op.name} over {sorted(found)} in the body, where spmd_axis_name={entry(spmd)!r} gives the devices along it "
+                "different examples. Name another axis in one of them."
+            )
+        for inner in subjaxprs(e.params):
+            _refuse_mixing(inner, spmd)
+
+
+_KNOWN = ("psum", "psum_invariant", "pmax", "pmin")
+
+
 def _batched(specs: Sequence[P], mapped: Sequence[bool], spmd: tuple[str, ...]) -> Specs:
     return tuple(
         P.from_dims((spmd, *s.dims), s.unreduced, s.reduced) if m else s for s, m in zip(specs, mapped, strict=True)
@@ -107,7 +120,7 @@ class _Body(Derived):
     """The body on all of an instance's examples; `mapped[i]` for each result."""
 
     def __init__(self, closed: ClosedJaxpr, axis: BatchAxis, mapped: Sequence[bool], spmd: tuple[str, ...]):
-        avals = [self._input(a, axis, spmd) if m else a for a, m in zip(closed.in_avals, mapped, strict=True)]
+        avals = [batched_aval(a, axis, 0) if m else a for a, m in zip(closed.in_avals, mapped, strict=True)]
         found: list[tuple[bool, ...]] = []
 
         def f(*args: Any) -> list[Any]:
@@ -118,12 +131,6 @@ class _Body(Derived):
 
         super().__init__(trace_to_jaxpr(f, avals, name=closed.jaxpr.debug_name, record_source=False))
         self.mapped = found[0]
-
-    def _input(self, aval: ShapedArray, axis: BatchAxis, spmd: tuple[str, ...]) -> ShapedArray:
-        aval = batched_aval(aval, axis, 0)
-        return (
-            aval.update(manual=aval.manual.update(varying=aval.vma | set(spmd))) if spmd and state.check_vma else aval
-        )
 
     def _result(self, x: Any, spmd: tuple[str, ...]) -> Any:
         """A result is concatenated over the axes of its examples, so that it counts as varying over them."""

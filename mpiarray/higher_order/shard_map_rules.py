@@ -23,7 +23,7 @@ from mpiarray.ops.arithmetic import div
 from mpiarray.ops.collectives import psum
 from mpiarray.ops.linear import reshape
 from mpiarray.transforms.calls import cotangents_of, with_zeros
-from mpiarray.transforms.evaluate import Derived, DerivedCache, eval_jaxpr
+from mpiarray.transforms.evaluate import Derived, DerivedCache, dividing_axes, eval_jaxpr
 from mpiarray.transforms.jvp import jvp_jaxpr
 from mpiarray.transforms.partial_eval import PartialTrace, Split, matters, partial_eval_jaxpr
 from mpiarray.transforms.stage import trace_to_jaxpr
@@ -147,7 +147,8 @@ class _MapSplit:
 
 
 def _residual_axes(aval: ShapedArray, mesh: AbstractMesh, manual: frozenset[str]) -> tuple[str, ...]:
-    return mesh_order(mesh, manual & aval.vma if state.check_vma else manual)
+    """The axes over which instances' residuals are concatenated."""
+    return mesh_order(mesh, manual & aval.vma if state.check_vma else manual - dividing_axes())
 
 
 def _residual_spec(axes: tuple[str, ...], aval: ShapedArray) -> P:

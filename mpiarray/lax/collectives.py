@@ -56,7 +56,8 @@ def _each(f: Callable[[Any], Any], x: Any) -> Any:
 
 def _mapped_sizes() -> dict[Any, int]:
     """The axes that enclosing vmaps name, with their sizes."""
-    return {axis.name: axis.size for axis in state.mapped if axis.name is not None}
+    mesh = state.abstract_mesh
+    return {axis.name: axis.size * axes_size(mesh, axis.split) for axis in state.mapped if axis.name is not None}
 
 
 def _split(axes: tuple[Any, ...], what: str, groups: Groups = None) -> tuple[tuple[Any, ...], tuple[str, ...]]:
@@ -478,12 +479,13 @@ def _all_to_all(x: Any, axes: tuple[str, ...], groups: Groups, split_axis: int, 
             raise ValueError(f"all_to_all: {name} {axis} is out of bounds for {aval.str_short()}")
     size = len(groups[0]) if groups is not None else _size(axes)
     mapped, rest = _split(axes, "all_to_all", groups)
-    if mapped and (rest or len(mapped) > 1):
-        raise NotImplementedError(f"all_to_all over the axis {mapped[0]!r} of vmap together with others: {axes}")
-    return ops.all_to_all(
-        x if mapped else vary(x, axes), axis_name=axes if len(axes) > 1 else axes[0], split_axis=split_axis % aval.ndim, concat_axis=concat_axis % aval.ndim,
-        axis_index_groups=groups, tiled=tiled, axis_size=size,
-    )  # fmt: skip
+    params = {
+        "axis_name": axes if len(axes) > 1 else axes[0], "split_axis": split_axis % aval.ndim, "concat_axis": concat_axis % aval.ndim,
+        "axis_index_groups": groups, "tiled": tiled, "axis_size": size,
+    }  # fmt: skip
+    if mapped:
+        ops.all_to_all.type_rule(aval, **params)  # raises where sizes do not fit
+    return ops.all_to_all(vary(x, rest), **params)
 
 
 @remembered
@@ -515,12 +517,11 @@ def _ppermute(x: Any, axes: tuple[str, ...], pairs: tuple[tuple[int, int], ...])
         return x
     x = x if isinstance(x, Value) else _as_value(x)
     mapped, rest = _split(axes, "ppermute")
+    _refuse_sums(x, rest, "ppermute")
     if mapped:
-        if rest or len(mapped) > 1:
-            raise NotImplementedError(f"ppermute over the axis {mapped[0]!r} of vmap together with others: {axes}")
-        return ops.ppermute(x, axis_name=axes, perm=pairs)
-    _refuse_sums(x, axes, "ppermute")
-    return ops.ppermute(vary(x, axes), axis_name=axes, perm=pairs)
+        ordered = iter(_ordered(rest))
+        axes = tuple(a if a in mapped else next(ordered) for a in axes)
+    return ops.ppermute(vary(x, rest), axis_name=axes, perm=pairs)
 
 
 def pshuffle(x: Any, axis_name: AxisName, perm: Sequence[int]) -> Any:
@@ -541,9 +542,5 @@ def pbroadcast(x: Any, axis_name: AxisName, source: int) -> Any:
     axes = bound_axes(axis_name, "pbroadcast")
     if not 0 <= source < _size(axes):
         raise ValueError(f"pbroadcast: source {source} is out of range for {_size(axes)} instances")
-    mapped, rest = _split(axes, "pbroadcast")
-    if mapped and (rest or len(mapped) > 1):
-        raise NotImplementedError(f"pbroadcast over the axis {mapped[0]!r} of vmap together with others: {axes}")
-    return tree.map(
-        lambda leaf: manual.pbroadcast(leaf if mapped else vary(leaf, axes), axis_name=axes, source=source), x
-    )
+    _, rest = _split(axes, "pbroadcast")
+    return _each(lambda leaf: manual.pbroadcast(vary(leaf, rest), axis_name=axes, source=source), x)

@@ -23,7 +23,7 @@ from mpiarray.core.op import Op, Out, Undefined, define
 from mpiarray.core.plan import Plan, axes_size, dims_of, spec_from
 from mpiarray.core.trace import state
 from mpiarray.core.value import aval_of
-from mpiarray.ops import mapped_axis
+from mpiarray.ops import mapped_axis, mixed_axes
 from mpiarray.ops.common import BatchAxis, same_plan
 from mpiarray.ops.linear import linear_jvp, move_dim, zero_jvp
 from mpiarray.types.aval import ShapedArray
@@ -59,7 +59,7 @@ psum = define(
     build=_reduce_build("sum"),
     jvp=linear_jvp,
     transpose=lambda op, ct, x, **params: [op(ct, **params)],
-    batch=mapped_axis.over(mapped_axis.summed, _carried, "axes"),
+    batch=mapped_axis.over(mapped_axis.summed, _carried, mixed_axes.reduced(mapped_axis.summed), "axes"),
     vma=_without,
     hlo_name="all-reduce",
 )
@@ -116,7 +116,7 @@ pmax, pmin = (
         build=_reduce_build(kind),
         jvp=Undefined(_NO_DERIVATIVE),
         transpose=Undefined(_NO_DERIVATIVE),
-        batch=mapped_axis.over(local, _carried, "axes"),
+        batch=mapped_axis.over(local, _carried, mixed_axes.reduced(local), "axes"),
         vma=_without,
         hlo_name="all-reduce",
     )
@@ -212,7 +212,7 @@ all_gather: Op = define(
     transpose=lambda op, ct, x, *, all_gather_dimension, **params: [
         reduce_scatter(ct, scatter_dimension=all_gather_dimension, **params)
     ],
-    batch=mapped_axis.over(mapped_axis.gathered, _gather_batch),
+    batch=mapped_axis.over(mapped_axis.gathered, _gather_batch, mixed_axes.gathered),
     hlo_name="all-gather",
 )
 
@@ -275,7 +275,7 @@ reduce_scatter: Op = define(
     transpose=lambda op, ct, x, *, scatter_dimension, **params: [
         all_gather(ct, all_gather_dimension=scatter_dimension, **params)
     ],
-    batch=mapped_axis.over(mapped_axis.scattered, _scatter_batch),
+    batch=mapped_axis.over(mapped_axis.scattered, _scatter_batch, mixed_axes.scattered),
     hlo_name="reduce-scatter",
 )
 
@@ -348,7 +348,7 @@ all_to_all = define(
     transpose=lambda op, ct, x, *, split_axis, concat_axis, **params: [
         op(ct, split_axis=concat_axis, concat_axis=split_axis, **params)
     ],
-    batch=mapped_axis.over(mapped_axis.exchanged, _all_to_all_batch),
+    batch=mapped_axis.over(mapped_axis.exchanged, _all_to_all_batch, mixed_axes.exchanged),
     hlo_name="all-to-all",
 )
 
@@ -370,7 +370,7 @@ ppermute = define(
     build=_permute_build,
     jvp=linear_jvp,
     transpose=lambda op, ct, x, *, axis_name, perm: [op(ct, axis_name=axis_name, perm=tuple((d, s) for s, d in perm))],
-    batch=mapped_axis.over(mapped_axis.permuted, _carried),
+    batch=mapped_axis.over(mapped_axis.permuted, _carried, mixed_axes.permuted),
     hlo_name="collective-permute",
 )
 
@@ -387,7 +387,7 @@ axis_index = define(
     build=_index_build,
     jvp=zero_jvp,
     transpose=Undefined("it has no operand"),
-    batch=mapped_axis.over(mapped_axis.numbered, Undefined("it has no operand to map")),
+    batch=mapped_axis.over(mapped_axis.numbered, Undefined("it has no operand to map"), mixed_axes.numbered),
     vma=lambda avals, params: frozenset(
         params["axis_name"] if isinstance(params["axis_name"], tuple) else (params["axis_name"],)
     ),

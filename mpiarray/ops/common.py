@@ -21,6 +21,7 @@ class BatchAxis(NamedTuple):
 
     mesh   the abstract mesh of these axes (None when there are none)
     spmd   the mesh axes that shard_map shards the dim over (vmap's `spmd_axis_name`)
+    split  those that it does shard it over, in its body, where `size` counts the examples of one instance
     """
 
     size: int
@@ -28,6 +29,7 @@ class BatchAxis(NamedTuple):
     spec: tuple[str, ...] = ()
     mesh: Any = None
     spmd: tuple[str, ...] = ()
+    split: tuple[str, ...] = ()
 
 
 # -- types of n-ary elementwise ops ---------------------------------------------------------------

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from mpiarray.core.op import Linear, Op, Out, Zero, define, pass_through
+from mpiarray.core.op import OPS, Linear, Op, Out, Zero, define, pass_through
 from mpiarray.core.plan import Pending, Plan, dims_of, local_shape, mesh_order, require_divisible, spec_from
+from mpiarray.core.trace import state
 from mpiarray.core.value import Value, aval_of, literal
 from mpiarray.errors import ShardingTypeError
 from mpiarray.ops.common import BatchAxis, join_plan, nary_type, same_plan
@@ -179,6 +180,8 @@ def batch_to(x: Any, axis: BatchAxis, dim: int | None, target: int) -> Any:
         spec = list(dims_of(aval))
         spec.insert(target, axis.spec)
         sharding = NamedSharding(mesh, spec_from(spec, aval.sharding.spec.unreduced, aval.sharding.spec.reduced))
+    if axis.split and state.check_vma and not aval.vma.issuperset(axis.split):
+        x = OPS["pvary"](x, axes=mesh_order(state.abstract_mesh, set(axis.split) - aval.vma))
     kept = tuple(d for d in range(len(shape)) if d != target)
     return broadcast_in_dim(x, shape=tuple(shape), broadcast_dimensions=kept, sharding=sharding)
 

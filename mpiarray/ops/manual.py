@@ -13,11 +13,11 @@ import numpy as np
 
 from mpiarray.comm import collectives as mpi
 from mpiarray.core.device import DeviceContext
-from mpiarray.core.op import NONE, Op, Out, PartialSums, Undefined, define
-from mpiarray.core.plan import mesh_order
+from mpiarray.core.op import NONE, Op, Out, PartialSums, define
+from mpiarray.core.plan import Plan, dims_of, mesh_order, spec_from
 from mpiarray.core.trace import state
 from mpiarray.core.value import aval_of
-from mpiarray.ops import mapped_axis
+from mpiarray.ops import mapped_axis, mixed_axes
 from mpiarray.ops.collectives import (
     _carried,
     _gather_batch,
@@ -28,6 +28,7 @@ from mpiarray.ops.collectives import (
     _scatter_build,
     _scatter_plan,
     _scatter_type,
+    psum,
     reduce_scatter,
 )
 from mpiarray.ops.common import same_plan
@@ -104,7 +105,7 @@ def _typed_sum(name: str, vma: Callable[..., frozenset[str]], sums: Sums, back: 
         build=_sum_build,
         jvp=linear_jvp,
         transpose=lambda op, ct, x, *, axes: [TYPED[back](ct, axes=axes)],
-        batch=_carried,
+        batch=mapped_axis.undivided(_carried),
         vma=vma,
         partial_sums=sums,
         casts=True,
@@ -138,11 +139,20 @@ def _own_part_type(x: ShapedArray, *, dimension: int, axis_name: tuple[str, ...]
     return Out(tuple(shape), x.dtype, x.weak_type)
 
 
+def _own_part_plan(
+    avals: tuple[ShapedArray, ...], *, dimension: int, axis_name: tuple[str, ...], axis_size: int, tiled: bool
+) -> Plan:
+    dims = list(dims_of(avals[0]))
+    if not tiled:
+        dims.pop(dimension)
+    return Plan((spec_from(dims_of(avals[0])),), (spec_from(dims),))
+
+
 # transpose of a gather to an invariant value: each instance takes its own slice
 own_part = define(
     "own_part",
     type_rule=_own_part_type,
-    plan=same_plan,
+    plan=_own_part_plan,
     build=_own_part_build,
     jvp=linear_jvp,
     transpose=lambda op, ct, x, *, dimension, axis_name, axis_size, tiled: [
@@ -218,7 +228,19 @@ unreduced_reduce_scatter: Op = define(
     hlo_name="reduce-scatter",
 )
 
-_BROADCAST = "broadcast from one instance"
+
+def _broadcast_transpose(op: Op, ct: Any, x: Any, *, axis_name: tuple[str, ...], source: int) -> list[Any]:
+    """The source's value goes to all, so that all cotangents come together there."""
+    named = {a.name for a in state.mapped}
+    mapped = tuple(a for a in axis_name if a in named)
+    rest = tuple(a for a in axis_name if a not in named)
+    for a in mapped:
+        ct = psum(ct, axes=(a,), axis_index_groups=None)
+    if rest and state.check_vma:
+        ct = pvary(psum_invariant(ct, axes=rest), axes=rest)
+    elif rest:
+        ct = psum(ct, axes=rest, axis_index_groups=None)
+    return [mixed_axes.only_on(ct, axis_name, source)]
 
 
 def _broadcast_build(ctx: DeviceContext, *, axis_name: tuple[str, ...], source: int) -> Callable[..., Any]:
@@ -232,8 +254,8 @@ pbroadcast = define(
     plan=same_plan,
     build=_broadcast_build,
     jvp=linear_jvp,
-    transpose=Undefined(f"{_BROADCAST}: write it as a psum of values that are zero elsewhere, which has a transpose"),
-    batch=mapped_axis.over(mapped_axis.from_one, _carried),
+    transpose=_broadcast_transpose,
+    batch=mapped_axis.over(mapped_axis.from_one, _carried, mixed_axes.from_one),
     aligns=False,
     hlo_name="collective-broadcast",
 )

@@ -108,6 +108,8 @@ def example_aval(aval: ShapedArray, dim: int) -> ShapedArray:
 def batched_aval(aval: ShapedArray, axis: BatchAxis, dim: int) -> ShapedArray:
     """The type of all examples, mapped along `dim`, of an example's type."""
     shape = (*aval.shape[:dim], axis.size, *aval.shape[dim:])
+    if axis.split and state.check_vma:
+        aval = aval.update(manual=aval.manual.update(varying=aval.vma | set(axis.split)))
     mesh = aval.sharding.mesh
     if mesh.empty:
         if not axis.spec:

@@ -51,6 +51,13 @@ def without_constants(closed: ClosedJaxpr) -> ClosedJaxpr:
     return ClosedJaxpr(inner.replace(constvars=(), invars=(*inner.constvars, *inner.invars)))
 
 
+def dividing_axes() -> frozenset[str]:
+    """The mesh axes over which maps inside of enclosing vmaps divide examples (`spmd_axis_name`): what one example comes to does not
+    differ along them.
+    """
+    return frozenset(a for axis in state.mapped for a in axis.spmd)
+
+
 class DerivedCache:
     """What transformations made of jaxprs, found again by the identity of the jaxpr, so that equal calls share one
     program.
@@ -63,7 +70,7 @@ class DerivedCache:
         self._size = size
 
     def get(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        key = (*key, state.check_vma, config.jax_enable_x64)
+        key = (*key, state.check_vma, config.jax_enable_x64, dividing_axes())
         found = self._found.get(key)
         if found is None:
             found = make()

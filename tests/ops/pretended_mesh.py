@@ -148,14 +148,18 @@ def pretended(world):
     def reduce_scatter(group, x, dim, op="sum", tiled=True, *, out=None):
         world.count("reduce_scatter", x.nbytes)
         total = sum(group.share(np.array(x))).astype(x.dtype)
-        assert tiled
-        return np.split(total, group.size, dim)[group.rank]
+        return np.split(total, group.size, dim)[group.rank] if tiled else total.take(group.rank, dim)
 
     def all_to_all(group, x, split, concat, tiled=True, *, out=None):
         world.count("all_to_all", x.nbytes)
-        assert tiled
         parts = group.share(np.array(x))
+        if not tiled:
+            return np.stack([p.take(group.rank, split) for p in parts], concat)
         return np.concatenate([np.split(p, group.size, split)[group.rank] for p in parts], concat)
+
+    def broadcast(group, x, root=0, shape_dtype=None, *, out=None):
+        world.count("broadcast", x.nbytes)
+        return group.share(np.array(x))[root]
 
     def permute(group, x, perm, shape_dtype=None, *, out=None):
         world.count("permute", x.nbytes)
@@ -180,6 +184,7 @@ def pretended(world):
             "all_gather",
             "reduce_scatter",
             "all_to_all",
+            "broadcast",
             "permute",
             "exchange",
         )
@@ -216,10 +221,16 @@ def typed(x, mesh, spec, dtype=None):
 
 def lowered(f, args, specs, mesh, keys=()):
     """The compiled program of `f` for operands laid out by `specs`, which are as long as their ranks."""
+    return _lowered(f, args, specs, mesh, keys)[0]
+
+
+def _lowered(f, args, specs, mesh, keys):
+    """The program, and the constants that are its first operands."""
     avals = [typed(x, mesh, s, dtypes.key_dtype if i in keys else None) for i, (x, s) in enumerate(zip(args, specs))]
     with abstract_mesh(mesh):
         jaxpr = trace_to_jaxpr(f, avals)
-        return lower("test", jaxpr, specs, [None] * len(jaxpr.jaxpr.outvars), mesh, mesh.size)
+        specs = [*(P().padded(np.ndim(c)) for c in jaxpr.consts), *specs]
+        return lower("test", jaxpr, specs, [None] * len(jaxpr.jaxpr.outvars), mesh, mesh.size), jaxpr.consts
 
 
 def run(f, args, specs, mesh, keys=()):
@@ -228,8 +239,9 @@ def run(f, args, specs, mesh, keys=()):
     Returns (global results, their types, their specs, World with the counts).  Replicas are compared bit by bit.
     """
     padded = [s.padded(np.ndim(x)) for x, s in zip(args, specs)]
-    program = lowered(f, args, padded, mesh, keys)
-    inputs = [blocks_of(np.asarray(x), mesh, s) for x, s in zip(args, padded)]
+    program, consts = _lowered(f, args, padded, mesh, keys)
+    inputs = [[np.asarray(c)] * mesh.size for c in consts]
+    inputs += [blocks_of(np.asarray(x), mesh, s) for x, s in zip(args, padded)]
     results, errors = [None] * mesh.size, []
     world = World()
 

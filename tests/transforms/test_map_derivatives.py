@@ -40,6 +40,8 @@ BODIES = {
     "pmean": lambda b, w: total(((b - lax.pmean(b, "x")) ** 2 * jnp.exp(w).sum()).sum()),
     "all_gather": lambda b, w: total((lax.all_gather(jnp.tanh(b), "y", axis=1, tiled=True).sum(0) * w[0]).sum()),
     "all_gather stacked": lambda b, w: total((lax.all_gather(b, ("y", "x")) ** 3 * w[0]).sum() * b.sum()),
+    "all_gather invariant": lambda b, w: total((lax.all_gather(b, "y", axis=1, to="invarying") ** 2).sum() * b.sum()),
+    "pbroadcast": lambda b, w: total((lax.pbroadcast(b**2, "x", 0) * b * w[1]).sum()),
     "psum_scatter": lambda b, w: total((lax.psum_scatter(b * w[1], "x", tiled=True) ** 2).sum()),
     "ppermute": lambda b, w: total((lax.ppermute(b**2 * w[0], "x", ring("x")) * b).sum()),
     "partial ppermute": lambda b, w: total((lax.ppermute(b * w[1], "x", [(0, 0)]) * b).sum()),

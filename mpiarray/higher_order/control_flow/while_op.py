@@ -13,11 +13,12 @@ from mpiarray.core.op import Op, Out, Zero, define
 from mpiarray.core.plan import Plan, mesh_of
 from mpiarray.core.trace import current
 from mpiarray.higher_order.control_flow import lowering
-from mpiarray.higher_order.control_flow.divergence import check_meeting
+from mpiarray.higher_order.control_flow.divergence import check_meeting, communicating_axes
 from mpiarray.higher_order.control_flow.in_place import overwriting, owned_blocks
 from mpiarray.higher_order.control_flow.scan_rules import three
 from mpiarray.higher_order.control_flow.select import any_of, choose
 from mpiarray.higher_order.control_flow.values import concrete
+from mpiarray.ops.collectives import pmax
 from mpiarray.ops.common import BatchAxis
 from mpiarray.ops.linear import batch_to, tangent_aval
 from mpiarray.transforms.batching import batch_jaxpr, front
@@ -134,7 +135,10 @@ def _batch(
     cond_args, body_args = [*cond.consts, *cond_args], [*body.consts, *body_args]
     cond_done, body_done = cond.jaxpr, body.jaxpr
     if several:
-        key = (cond.jaxpr, body.jaxpr, len(cond_args), len(body_args))
+        shared = {axis.name, *axis.split} & (
+            communicating_axes(cond_jaxpr.jaxpr) | communicating_axes(body_jaxpr.jaxpr)
+        )
+        key = (cond.jaxpr, body.jaxpr, len(cond_args), len(body_args), axis.split if shared else ())
         frozen = _cache.get(key, lambda: _Frozen(*key))
         cond_done, body_done, body_args = frozen.cond, frozen.jaxpr, [*frozen.consts, *cond_args, *body_args]
     outs = op(
@@ -147,11 +151,11 @@ def _batch(
 class _Frozen(Derived):
     """A loop over examples that end at different times.
 
-    cond   whether any goes on
+    cond   whether any goes on; on any of the devices along `split`, which take part in each other's iterations
     jaxpr  (*consts, *cond constants, *body constants, *carry) -> carry, in which examples that have ended stay as they are
     """
 
-    def __init__(self, cond: Body, body: Body, cond_nconsts: int, body_nconsts: int):
+    def __init__(self, cond: Body, body: Body, cond_nconsts: int, body_nconsts: int, split: tuple[str, ...]):
         carry = body.in_avals[body_nconsts:]
         c_avals, b_avals = cond.in_avals[:cond_nconsts], body.in_avals[:body_nconsts]
 
@@ -164,12 +168,12 @@ class _Frozen(Derived):
         super().__init__(
             trace_to_jaxpr(step, [*c_avals, *b_avals, *carry], name=body.jaxpr.debug_name, record_source=False)
         )
-        going = trace_to_jaxpr(
-            lambda *args: [any_of(eval_jaxpr(cond.jaxpr, cond.consts, args)[0])],
-            cond.in_avals,
-            name=cond.jaxpr.debug_name,
-            record_source=False,
-        )
+
+        def goes_on(*args: Any) -> list[Any]:
+            going = any_of(eval_jaxpr(cond.jaxpr, cond.consts, args)[0])
+            return [pmax(going, axes=split, axis_index_groups=None) if split else going]
+
+        going = trace_to_jaxpr(goes_on, cond.in_avals, name=cond.jaxpr.debug_name, record_source=False)
         self.cond = Derived(going).jaxpr
 
 
