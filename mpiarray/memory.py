@@ -133,7 +133,7 @@ def maker(shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
 
     empty = np.empty
     first: Any = ctypes.c_char.from_buffer  # of the ways to learn an address the fastest
-    if len(shape) == 1 and dtype.kind in "iufc" and ALIGNMENT % dtype.itemsize == 0:
+    if len(shape) == 1 and dtype.isbuiltin == 1 and dtype.kind in "iufc" and ALIGNMENT % dtype.itemsize == 0:
         items, size = shape[0], dtype.itemsize
 
         def make() -> np.ndarray:

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from mpiarray import memory
@@ -149,3 +151,11 @@ print(memory.stats()["held"])
 """
     )
     assert int(held) < 32 << 20
+
+
+@pytest.mark.parametrize("dtype", ["f4", ">f4", "c16", "?", ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.int4])
+def test_large_blocks_of_all_dtypes_begin_at_a_cache_line(dtype):
+    for shape in ((100_000,), (100, 1000)):
+        x = memory.empty(shape, dtype)
+        assert (x.shape, x.dtype) == (shape, np.dtype(dtype))
+        assert x.ctypes.data % memory.ALIGNMENT == 0
