@@ -25,6 +25,7 @@ is what happens anyway; every other name is refused.
     pool_bytes                  MPIARRAY_POOL_BYTES         None       memory kept for reuse; None: by the machine; 0: none
     machine_file                MPIARRAY_MACHINE_FILE       None       where measured speeds are kept (the user's cache folder)
     exchange                    MPIARRAY_EXCHANGE           'auto'     how blocks are exchanged: pieces, packed, typed, or found out
+    sums                        MPIARRAY_SUMS               'auto'     how blocks are reduced: mpi, ring; auto: large ones by ring
     overlap                     MPIARRAY_OVERLAP            False      compiled programs start collectives early, wait late
 """
 
@@ -140,6 +141,7 @@ _OPTIONS: dict[str, _Option] = {
     "pool_bytes": _Option("MPIARRAY_POOL_BYTES", None, _read_optional(int), _optional_bytes),
     "machine_file": _Option("MPIARRAY_MACHINE_FILE", None, _read_optional(str), _path),
     "exchange": _Option("MPIARRAY_EXCHANGE", "auto", str, _one_of("auto", "pieces", "packed", "typed")),
+    "sums": _Option("MPIARRAY_SUMS", "auto", str, _one_of("auto", "mpi", "ring")),
     "overlap": _Option("MPIARRAY_OVERLAP", False, _read_bool, _bool),
 }
 
@@ -167,6 +169,7 @@ class Config:
     generation: int  # grows with every change: what was prepared for one generation holds for it
     machine_file: str | None
     exchange: str
+    sums: str
     overlap: bool
     _devices_are_known: bool
 

@@ -6,10 +6,14 @@ bits, complex numbers, random keys.  Blocks may have no elements and more than 2
 MPI as they are, others are packed once.  Results are new arrays in C order, or `out` where it is given (C-contiguous,
 of the result's shape and dtype; only all_reduce allows `out is x`).  A group of one member communicates nothing.
 
-Bits: every member receives equal bits (NaNs may differ in their sign).  Gathers copy; MPI promises identical results of
-Allreduce on all members (MPI 4.0, section 6.9.6), each new group tries whether it keeps that promise, and if not (or
-with `config.deterministic`) the reductions of `reductions` are used: they are computed once and then distributed, or by
-all members in rank order from the same bytes.  MPIARRAY_CHECK=1 compares the bits of every result.
+One call is one collective for its caller, for `stats` and for `watch`.  Most are one MPI operation; large reductions are
+faster as messages between neighbours (`ring`), exchanges of blocks that MPI does not take as they lie are messages too.
+
+Bits: every member receives equal bits (NaNs may differ in their sign).  Gathers copy; large reductions are computed
+once and then distributed.  For small ones MPI promises identical results of Allreduce on all members (MPI 4.0, section
+6.9.6), each new group tries whether it keeps that promise, and if not (or with `config.deterministic`, whatever the size)
+the reductions of `reductions` are used: they are computed once and then distributed, or by all members in rank order
+from the same bytes.  MPIARRAY_CHECK=1 compares the bits of every result.
 
 Ranks, roots and peers are positions in the group.  Wrong arguments raise InternalError: callers check types before.
 """
@@ -23,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from mpiarray import memory
-from mpiarray.comm import datatypes, stats, watch, ways
+from mpiarray.comm import datatypes, ring, stats, watch, ways
 from mpiarray.comm.groups import Group
 from mpiarray.comm.pairwise import buffer_bytes, exchange_blocks
 from mpiarray.comm.reductions import ordered_all_reduce, ordered_reduce_scatter, result_like
@@ -207,27 +211,18 @@ def _all_reduce(group: Group, x: np.ndarray, op: str, out: np.ndarray | None) ->
         return result
     if not x.flags.c_contiguous:
         x = x.copy(order="C")
+    if ring.takes(group, op, dtype, x.size):
+        ring.all_reduce(group, x, op, result)
+        return result
     if native is None or ((config.deterministic or group.ordered) and datatypes.depends_on_order(op, dtype)):
         ordered_all_reduce(group, x, op, result)
         return result
     datatype, reduction = native
     count = x.size
-    if count > datatypes.MAX_COUNT:
-        return _all_reduce_large(comm, x, result, datatype, reduction)
     if x is result:
         comm.Allreduce(datatypes.IN_PLACE, (result, count, datatype), reduction)
     else:
         comm.Allreduce((x, count, datatype), (result, count, datatype), reduction)
-    return result
-
-
-def _all_reduce_large(comm: Any, x: np.ndarray, result: np.ndarray, datatype: Any, reduction: Any) -> np.ndarray:
-    """More elements than an MPI count can say: one Allreduce after the other."""
-    source, target = x.reshape(-1), result.reshape(-1)
-    for start in range(0, x.size, datatypes.PIECE):
-        part = target[start : start + datatypes.PIECE]
-        given = datatypes.IN_PLACE if x is result else (source[start : start + datatypes.PIECE], part.size, datatype)
-        comm.Allreduce(given, (part, part.size, datatype), reduction)
     return result
 
 
@@ -267,22 +262,21 @@ def _reduce_scatter(group: Group, x: np.ndarray, dim: int, op: str, tiled: bool,
     if group.comm is None:
         np.copyto(result, x.reshape(part))
         return result
-    packed = pack(x, dim, n)
     native = datatypes.native(op, dtype)
+    if ring.takes(group, op, dtype, x.size):
+        if math.prod(shape[:dim]) == 1:
+            ring.reduce_scatter(group, list(np.ascontiguousarray(x).reshape(n, -1)), op, result.reshape(-1))
+        else:
+            size = part[dim] if tiled else 0
+            ring.reduce_scatter(group, [_part(x, dim, k, size) for k in range(n)], op, result)
+        return result
+    packed = pack(x, dim, n)
     if native is None or (config.deterministic and datatypes.depends_on_order(op, dtype)):
         ordered_reduce_scatter(group, packed, op, result)
         return result
     datatype, reduction = native
-    if packed.size <= datatypes.MAX_COUNT:
-        count = result.size  # of one part, also for the block that is handed in
-        group.comm.Reduce_scatter_block((packed, count, datatype), (result, count, datatype), reduction)
-        return result
-    target, rows = result.reshape(-1), packed.reshape(n, -1)
-    step = datatypes.PIECE // n
-    for start in range(0, target.size, step):
-        piece = np.ascontiguousarray(rows[:, start : start + step])
-        part_of = target[start : start + step]
-        group.comm.Reduce_scatter_block((piece, part_of.size, datatype), (part_of, part_of.size, datatype), reduction)
+    count = result.size  # of one part, also for the block that is handed in
+    group.comm.Reduce_scatter_block((packed, count, datatype), (result, count, datatype), reduction)
     return result
 
 

@@ -2,8 +2,7 @@
 
 Moving data needs only a type of the right width, so every dtype travels as an unsigned integer of its item size.
 Reducing needs MPI to know the arithmetic.  Where it does not (16-bit and 8-bit floats, NaN-propagating max and min,
-products of complex numbers, 4-bit integers) `native` answers None, and `reductions` does the arithmetic with numpy in
-the order of the ranks.
+products of complex numbers, 4-bit integers) `native` answers None, and `reductions` or `ring` do it with numpy.
 
 The tables are filled when MPI starts, because mpi4py's module must not be imported before.
 """
@@ -19,10 +18,7 @@ import numpy as np
 from mpiarray.errors import InternalError
 
 MAX_COUNT = 2**31 - 1
-"""Largest count that every MPI takes; longer messages are described by one derived type or cut into pieces."""
-
-PIECE = 2**30
-"""Elements per call where a reduction is cut into pieces."""
+"""Largest count that every MPI takes; longer messages are described by one derived type, longer reductions cut into pieces."""
 
 IN_PLACE: Any = None
 """MPI.IN_PLACE, once MPI has started."""

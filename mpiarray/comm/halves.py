@@ -8,7 +8,7 @@ when its `Started` goes: no request stays behind.
 Where MPI has no short way for a block (see `prepared`), and where somebody watches for divergence or for stuck ranks, the
 whole collective is done at the start.  All members decide that alike, from the block's type and the settings: MPI does
 not let blocking and non-blocking collectives meet.  A sum of floats over three and more members may be made in another
-order than the blocking one makes it; all members receive the same bits, which is tried once per group.
+order than the blocking one makes it, large ones are (these are MPI's own, those go around the `ring`); all members receive the same bits, which is tried once per group.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Collectives that are called many times with blocks of one type: what depends on the type is worked out once.
 
 Each function here gives a function of a block, `run(x) -> new block`, that does what its namesake in `collectives` does.
-The first call, and any later one with another type of block, finds shapes, counts, MPI datatypes and peers; the rest is
-one MPI call with ready arguments.  What has no short way (packing, reductions in rank order, blocks that an MPI count
-cannot say, anybody watching) goes to `collectives`, which stays the one place that says what each collective means.
+The first call, and any later one with another type of block or after a setting has changed, finds shapes, counts, MPI
+datatypes and peers; the rest is one MPI call with ready arguments, or for large reductions the messages of `ring`.  What
+has no short way (packing, reductions in rank order, anybody watching) goes to `collectives`, which stays the one place that says what each collective means.
 Making such a function is local; calling it is collective over the group.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mpiarray import memory
-from mpiarray.comm import collectives, datatypes, stats
+from mpiarray.comm import collectives, datatypes, ring, stats
 from mpiarray.comm.groups import Group
 from mpiarray.config import config
 
@@ -28,13 +28,19 @@ def all_reduce(group: Group, op: str) -> Run:
     """`collectives.all_reduce(group, x, op)`."""
 
     def plan(shape: tuple[int, ...], dtype: np.dtype) -> Run | None:
-        native, count = datatypes.native(op, dtype), math.prod(shape)
-        if native is None or count > datatypes.MAX_COUNT:
-            return None
-        if group.ordered and datatypes.depends_on_order(op, dtype):
+        native, count, new = datatypes.native(op, dtype), math.prod(shape), memory.maker(shape, dtype)
+        if ring.takes(group, op, dtype, count):
+
+            def run_ring(x: np.ndarray) -> np.ndarray:
+                out = new()
+                ring.all_reduce(group, x, op, out)
+                return out
+
+            return run_ring
+        if native is None or (group.ordered and datatypes.depends_on_order(op, dtype)):
             return None
         datatype, reduction = native
-        call, new = group.comm.Allreduce, memory.maker(shape, dtype)
+        call = group.comm.Allreduce
 
         def run(x: np.ndarray) -> np.ndarray:
             out = new()
@@ -66,7 +72,7 @@ def reduce_scatter(group: Group, dim: int = 0, op: str = "sum", tiled: bool = Tr
         at = collectives.position(dim, len(shape), "reduce_scatter")
         part = collectives.part_shape(shape, at, group.size, tiled, "reduce_scatter")
         native = datatypes.native(op, dtype)
-        if native is None or math.prod(shape[:at]) != 1 or math.prod(shape) > datatypes.MAX_COUNT:
+        if native is None or math.prod(shape[:at]) != 1 or ring.takes(group, op, dtype, math.prod(shape)):
             return None
         datatype, reduction = native
         count, call, new = math.prod(part), group.comm.Reduce_scatter_block, memory.maker(part, dtype)
@@ -156,12 +162,15 @@ def _typed(group: Group, plan: Planner, general: Callable[[np.ndarray], np.ndarr
     shape: tuple[int, ...] | None = None
     dtype: np.dtype | None = None
     step: Run | None = None
+    generation, plain = -1, False
 
     def run(x: Any) -> np.ndarray:
-        nonlocal shape, dtype, step
+        nonlocal shape, dtype, step, generation, plain
         if type(x) is not ndarray:
             x = np.asarray(x)
-        if stats.active or config.check or config.deterministic or not x.flags.c_contiguous:
+        if config.generation != generation:  # plans hold for the settings under which they were made
+            generation, plain, shape = config.generation, config.check or config.deterministic, None
+        if plain or stats.active or not x.flags.c_contiguous:
             return general(x)
         if x.shape != shape or x.dtype is not dtype:
             step = plan(x.shape, x.dtype)

@@ -1,5 +1,7 @@
 """Reductions that MPI does not do, or not in a given order: moved by MPI, combined by numpy in the order of the ranks.
 
+Large blocks come here only where `ring` does not take them: floats of 16 bits and fewer, and rank order where it counts.
+
 The bytes on the wire are those of the narrow type: a sum of bfloat16 blocks sends half of what sending float32 would,
 and still adds in float32 and rounds once.  Small blocks are gathered whole and every member combines them; large ones
 are cut into a part for each member (all-to-all), combined there, and gathered, piece by piece, so that no more than

@@ -169,7 +169,6 @@ class Cases:
         group = self.group()
         n = group.size
         monkeypatch.setattr(datatypes, "MAX_COUNT", 100)
-        monkeypatch.setattr(datatypes, "PIECE", 64)
         monkeypatch.setattr(datatypes, "_UNIT", 32)
         blocks = [block(k, (4 * n, 91), np.dtype(np.int32)) for k in range(n)]
         x, total = blocks[group.rank], exact(np.add, blocks)

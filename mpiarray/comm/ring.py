@@ -1,0 +1,119 @@
+"""Large reductions, made by the members themselves: blocks travel around the ring of the group in pieces.
+
+MPI libraries move a block and combine it in passes over all of it; the members lose most of the time to memory.  Here
+each message is a piece that is still in the cache when it is combined.  The part that ends on member k starts on member
+k + 1, which sends its own items; each member on the way adds its own to what comes and sends that on, and member k
+writes the last sum into its result.  So a part takes n - 1 messages, all between neighbours: where ranks are placed
+node by node, each boundary between nodes is crossed once.  An all-reduce does this with the n parts of a stretch of the
+block, and then passes the results around in the same way.
+
+Order: member k combines its part in the order k + 1, k + 2, ..., n - 1, 0, ..., k.  Every item is computed once, by one
+member, and copied to the others, so that all have equal bits whatever the operation is; and it is computed in the same
+order in every run, on every MPI library.  Which blocks are reduced in this way is decided by `takes` from what all members
+know (never by timing), so that this holds for the choice as well.
+
+This is apart from `reductions`, where the members' blocks are combined in the order of the ranks: small blocks, floats
+of 16 bits (which must not be rounded on the way), and all that `config.deterministic` asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from mpiarray import memory
+from mpiarray.comm import datatypes
+from mpiarray.comm.groups import Group
+from mpiarray.comm.pairwise import pieces
+from mpiarray.config import config
+
+_TAG = 3
+PART_BYTES = 2**16
+"""From this size of each member's part on, the ring is faster than what MPI libraries do (measured with two of them)."""
+_PIECE_BYTES = 2**20
+"""Bytes of one message: long enough for full speed, short enough to stay in the cache."""
+_LINE = 64  # bytes of a cache line, where parts are cut
+
+Rooms = tuple[np.ndarray, np.ndarray]
+
+
+def takes(group: Group, op: str, dtype: np.dtype, count: int) -> bool:
+    """Whether blocks of `count` items are combined around the ring; all members find the same."""
+    if op in ("sum", "prod") and datatypes.accumulator(dtype) != dtype:
+        return False  # what travels would be wider than the blocks
+    if config.deterministic and datatypes.depends_on_order(op, dtype):
+        return False
+    if count > datatypes.MAX_COUNT or config.sums == "ring":
+        return True
+    return config.sums == "auto" and count * dtype.itemsize >= PART_BYTES * group.size
+
+
+def all_reduce(group: Group, x: np.ndarray, op: str, result: np.ndarray) -> None:
+    """Combine C-contiguous blocks of one shape into `result` (C-contiguous, may be x), on every member."""
+    source, target = x.reshape(-1), result.reshape(-1)
+    ufunc, rooms, n = datatypes.UFUNCS[op], _rooms(x.dtype), group.size
+    step = n * rooms[0].size
+    with np.errstate(all="ignore"):  # as in MPI's own reductions: overflow and NaN are results
+        for start in range(0, x.size, step):
+            cuts = _cuts(start, min(start + step, x.size), n, x.itemsize)
+            filled = [target[cut] for cut in cuts]
+            _combine(group, [source[cut] for cut in cuts], ufunc, rooms, filled[group.rank])
+            _pass_around(group, filled)
+
+
+def reduce_scatter(group: Group, parts: Sequence[np.ndarray], op: str, result: np.ndarray) -> None:
+    """Combine the members' blocks, given as the parts for each member, into `result`: of a part's shape, C-contiguous.
+
+    The parts may have any strides, their shape must be the same on all members.
+    """
+    ufunc, rooms = datatypes.UFUNCS[op], _rooms(result.dtype)
+    limit = rooms[0].nbytes
+    with np.errstate(all="ignore"):
+        for out, *given in zip(pieces(result, limit), *(pieces(part, limit) for part in parts), strict=True):
+            _combine(group, given, ufunc, rooms, out)
+
+
+def _combine(group: Group, parts: Sequence[np.ndarray], ufunc: np.ufunc, rooms: Rooms, out: np.ndarray) -> None:
+    """One piece of each member's part: this member's, combined over all of them, goes into `out`."""
+    me, n = group.rank, group.size
+    send, after, before = group.comm.Sendrecv, (me + 1) % n, (me - 1) % n
+    here, other = rooms
+    given = parts[before]
+    if not given.flags.c_contiguous:
+        given = _like(given, other)
+        np.copyto(given, parts[before])
+    for step in range(2, n + 1):
+        own = parts[me - step]
+        come = _like(own, here)
+        send(datatypes.wire(given), after, _TAG, datatypes.wire(come), before, _TAG)
+        ufunc(come, own, out=out if step == n else come)
+        given, here, other = come, other, here
+
+
+def _pass_around(group: Group, blocks: Sequence[np.ndarray]) -> None:
+    """Each member's own block of `blocks`, on all members: a step brings the next one from the neighbour."""
+    me, n = group.rank, group.size
+    send, after, before = group.comm.Sendrecv, (me + 1) % n, (me - 1) % n
+    for step in range(n - 1):
+        send(datatypes.wire(blocks[me - step]), after, _TAG, datatypes.wire(blocks[me - step - 1]), before, _TAG)
+
+
+def _rooms(dtype: np.dtype) -> Rooms:
+    """Two pieces: one is sent while the other is received, then the one that came is combined in place."""
+    items = max(1, _PIECE_BYTES // dtype.itemsize)
+    return memory.empty((items,), dtype), memory.empty((items,), dtype)
+
+
+def _like(piece: np.ndarray, room: np.ndarray) -> np.ndarray:
+    """A contiguous array of the shape of `piece` in the memory of `room`."""
+    return room[: piece.size].reshape(piece.shape)
+
+
+def _cuts(start: int, stop: int, n: int, itemsize: int) -> list[slice]:
+    """The n parts of items start..stop, equal but for the last ones; each begins a whole number of cache lines after start."""
+    line = max(1, _LINE // itemsize)
+    length = -(-(stop - start) // (n * line)) * line
+    ends = [min(start + k * length, stop) for k in range(n + 1)]
+    return [slice(first, last) for first, last in pairwise(ends)]
