@@ -9,7 +9,7 @@ is forgotten after its last use.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from mpiarray.comm import watch
 from mpiarray.compiler import observe, quiet
 from mpiarray.compiler.cost import nbytes
 from mpiarray.compiler.pieces import Pieces, boxes_of, find, origins_of, sources_of
+from mpiarray.compiler.reuse import overwritable
 from mpiarray.config import config
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
@@ -28,7 +29,8 @@ from mpiarray.core.source import Source
 from mpiarray.core.value import Literal
 from mpiarray.ops import fused_update
 from mpiarray.ops.fused_update import fusion_update
-from mpiarray.ops.tiles import Tiled, fusion, kernel_of, ufunc_of
+from mpiarray.ops.in_place import OVERWRITING
+from mpiarray.ops.tiles import Tiled, fusion, kernel_of, ufunc_of, writer_of
 from mpiarray.types import dtypes
 from mpiarray.types.mesh import AbstractMesh
 
@@ -48,14 +50,23 @@ class Executable:
 
     `device_ids` are the world ranks in the mesh's flat order (None: each rank runs it alone, on its own copies).  With
     `complete`, numpy's warnings are off while it runs, and its results are blocks that stand for themselves (`own_block`).
+    `owned` are the numbers of arguments whose blocks are the program's to write over: row-major, and seen by nobody else.
     """
 
-    def __init__(self, local: ClosedJaxpr, device_ids: tuple[int, ...] | None, rank: int, *, complete: bool = False):
+    def __init__(
+        self,
+        local: ClosedJaxpr,
+        device_ids: tuple[int, ...] | None,
+        rank: int,
+        *,
+        complete: bool = False,
+        owned: Collection[int] = (),
+    ):
         self.local = local
         self.device_ids = device_ids
         self.rank = rank
         self.contexts: dict[AbstractMesh, DeviceContext] = {}
-        self.run: Run = _Writer(self, local.jaxpr, local.consts, complete).function()
+        self.run: Run = _Writer(self, local.jaxpr, local.consts, complete, owned).function()
 
     def context(self, mesh: AbstractMesh) -> DeviceContext:
         found = self.contexts.get(mesh)
@@ -84,13 +95,23 @@ class Executable:
 class _Writer:
     """Writes the function of a jaxpr of blocks."""
 
-    def __init__(self, executable: Executable, jaxpr: Jaxpr, consts: Sequence[Any], complete: bool):
+    def __init__(
+        self,
+        executable: Executable,
+        jaxpr: Jaxpr,
+        consts: Sequence[Any],
+        complete: bool,
+        owned: Collection[int] = (),
+    ):
         self.executable, self.jaxpr, self.complete = executable, jaxpr, complete
         self.source = Source("program", [f"a{k}" for k in range(len(jaxpr.invars))])
         self.names: dict[Var, str] = {v: f"a{k}" for k, v in enumerate(jaxpr.invars)}
         self.known: dict[Var, Any] = dict(zip(jaxpr.constvars, consts))  # values that do not depend on the arguments
         self.makers: dict[Var, Eqn] = {}
-        self.places: dict[Any, np.ndarray] = {}  # where a value is to be written
+        self.owned = {jaxpr.invars[k] for k in owned}
+        self.dead = overwritable(jaxpr, owned)
+        self.places: dict[Any, tuple[Run, int]] = {}  # the message in which a value is to be written, and where
+        self.messages: dict[Run, str] = {}  # the names of messages that are begun
         self.allocated = 0
 
     def function(self) -> Run:
@@ -117,25 +138,26 @@ class _Writer:
         readers = Counter(v for e in self.jaxpr.eqns for v in e.invars if not isinstance(v, Literal))
         readers.update(v for v in self.jaxpr.outvars if not isinstance(v, Literal))
         for eqn, run in zip(self.jaxpr.eqns, runs):
-            if not hasattr(run, "places"):
+            if not hasattr(run, "lay_out"):
                 continue
             able = [v for v in eqn.invars if v in makers and readers[v] == 1 and hasattr(makers[v].op.impl, "into")]
             if able:
-                dtype = eqn.invars[0].aval.dtype
-                places = dict(zip(eqn.invars, run.places([v.aval.shape for v in eqn.invars], dtype)))
-                self.places.update((v, places[v]) for v in able)
+                run.lay_out([v.aval.shape for v in eqn.invars], eqn.invars[0].aval.dtype)
+                self.places.update((v, (run, k)) for k, v in enumerate(eqn.invars) if v in able)
 
     def _prepared(self, eqn: Eqn, pieces: dict[Var, Pieces], origins: dict[Any, Any]) -> Run:
         """A step; one that gives, or takes, values in pieces."""
         if eqn.op is fusion:
-            tiled = Tiled(**eqn.params, pieces=boxes_of(eqn, pieces), sources=sources_of(eqn, origins))
-            return observe.step(tiled, eqn)
+            given: dict[str, Any] = {"pieces": boxes_of(eqn, pieces), "sources": sources_of(eqn, origins)}
+            return observe.step(Tiled(**eqn.params, **given, dead=self.dead.get(eqn, ())), eqn)
         if eqn.op is fusion_update:
             context = self.executable.context(eqn.mesh)
-            given: dict[str, Any] = {"pieces": boxes_of(eqn, pieces), "sources": sources_of(eqn, origins)}
+            given = {"pieces": boxes_of(eqn, pieces), "sources": sources_of(eqn, origins)}
             return observe.step(fused_update.prepare(context, **eqn.params, **given), eqn)
         if len(eqn.outvars) == 1 and eqn.outvars[0] in pieces:
             return observe.step(pieces[eqn.outvars[0]].run, eqn)
+        if eqn.op in OVERWRITING and eqn in self.dead:
+            eqn = eqn.replace(op=OVERWRITING[eqn.op])
         return self.executable.prepare(eqn)
 
     def _steps(self) -> None:
@@ -181,7 +203,10 @@ class _Writer:
         if place is not None:
             operands.append(f"out={place}")
             if hasattr(eqn.op.impl, "into"):
-                run = partial(eqn.op.impl.into, **eqn.params)  # type: ignore[union-attr]
+                run = getattr(kernel_of(eqn), "into", None) or partial(eqn.op.impl.into, **eqn.params)  # type: ignore[union-attr]
+        message = self.messages.get(run)
+        if message is not None:
+            operands.append(f"message={message}")
         call = f"{self.source.value(run)}({', '.join(operands)})"
         for v in eqn.outvars:
             self.names[v] = f"v{len(self.names)}"
@@ -199,11 +224,31 @@ class _Writer:
         if out is None or others:
             return None
         if out in self.places:
-            return value(self.places[out])
+            message, k = self.places[out]
+            if message not in self.messages:
+                self.messages[message] = f"m{len(self.messages)}"
+                self.source.line(f"{self.messages[message]} = {value(message.take)}()")  # type: ignore[attr-defined]
+            return f"{self.messages[message]}[{k}]"
+        over = self._over(eqn, run)
+        if over is not None:
+            return over
         aval = out.aval
         able = run is ufunc_of(eqn) or (hasattr(eqn.op.impl, "into") and not observe.observing)
         if able and nbytes(aval) >= memory.ALIGNED_FROM:
             return f"{value(memory.maker(aval.shape, dtypes.storage(aval.dtype)))}()"
+        return None
+
+    def _over(self, eqn: Eqn, run: Run) -> str | None:
+        """The name of an operand that the result of a function of elements is written over: a large one, or an argument."""
+        out, writer = eqn.outvars[0], writer_of(eqn)
+        if writer is None or eqn not in self.dead or (observe.observing and run is not writer):
+            return None
+        dtype = dtypes.storage(out.aval.dtype)
+        for k in self.dead[eqn]:
+            v = eqn.invars[k]
+            large = nbytes(v.aval) >= memory.ALIGNED_FROM or v in self.owned
+            if large and v.aval.shape == out.aval.shape and dtypes.storage(v.aval.dtype) == dtype:
+                return self._read(v)
         return None
 
     def _result(self, atom: Any) -> str:

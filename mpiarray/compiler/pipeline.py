@@ -1,7 +1,8 @@
 """The compiler: `PASSES`, in order, and what runs them.
 
     program -> inline -> dead code -> common subexpressions -> propagate -> choose -> scatter -> partition -> (local)
-    dead code, common subexpressions, variances in one pass, reads of own parts, combined sums, fused groups -> executable
+    dead code, common subexpressions, variances in one pass, reads of own parts, fewer reshapes, combined sums, fused groups
+    -> executable
 
 Overlapping collectives have their place after combined sums.
 """
@@ -19,6 +20,7 @@ from mpiarray.compiler.passes.overlap import overlap
 from mpiarray.compiler.passes.partition import partition
 from mpiarray.compiler.passes.parts import parts
 from mpiarray.compiler.passes.propagate import propagate, spec_of
+from mpiarray.compiler.passes.reshapes import reshapes
 from mpiarray.compiler.passes.scatter import scatter
 from mpiarray.compiler.passes.simplify import closed, common_subexpressions, inline
 from mpiarray.compiler.passes.write import write
@@ -62,6 +64,7 @@ PASSES: tuple[Pass, ...] = (
     _local(common_subexpressions),
     _local(moments),
     _local(parts),
+    _local(reshapes),
     _local(combine),
     _local(overlap),
     _local(fuse),

@@ -66,24 +66,40 @@ psum = define(
 
 
 class _Many:
-    """Sums of several blocks in one message, from a buffer that is kept, for programs that are run often.
+    """Sums of several blocks in one message, for programs that are run often: the message's memory is kept.
 
-    `places(shapes)`: where the blocks lie in it; what is computed there need not be copied.
+    What is computed in the message need not be copied: after `lay_out`, `take` gives the arrays in which blocks of these
+    shapes lie, and a call with them as `message` sends it and puts it back.  Whoever comes when it is taken (another
+    thread, or a callback that runs the program again) gets a new one.
     """
 
     def __init__(self, group: Any):
         self.group = group
-        self.packed: np.ndarray | None = None
+        self.shapes: Sequence[tuple[int, ...]] | None = None
+        self.dtype: Any = None
+        self.free: list[list[np.ndarray]] = []
 
-    def places(self, shapes: Sequence[tuple[int, ...]], dtype: Any) -> list[np.ndarray]:
-        self.packed = memory.empty((sum(map(math.prod, shapes)),), dtype)
-        return mpi.places(self.packed, shapes)
+    def lay_out(self, shapes: Sequence[tuple[int, ...]], dtype: Any) -> None:
+        self.shapes, self.dtype = shapes, dtype
 
-    def __call__(self, *blocks: Any) -> list[np.ndarray]:
+    def take(self) -> list[np.ndarray]:
+        """The place of each block, and the whole message."""
+        try:
+            return self.free.pop()
+        except IndexError:
+            assert self.shapes is not None, "lay_out comes first"
+            packed = memory.empty((sum(map(math.prod, self.shapes)),), self.dtype)
+            return [*mpi.places(packed, self.shapes), packed]
+
+    def __call__(self, *blocks: Any, message: list[np.ndarray] | None = None) -> list[np.ndarray]:
         arrays = [np.asarray(x) for x in blocks]
-        if self.packed is None:
-            self.places([x.shape for x in arrays], arrays[0].dtype)
-        return mpi.all_reduce_many(self.group, arrays, packed=self.packed)
+        if self.shapes is None:
+            self.lay_out([x.shape for x in arrays], arrays[0].dtype)
+        if message is None:
+            message = self.take()
+        out = mpi.all_reduce_many(self.group, arrays, packed=message[-1])
+        self.free.append(message)
+        return out
 
 
 def _many_build(ctx: DeviceContext, *, axes: tuple[str, ...], axis_index_groups: Groups) -> Callable[..., Any]:

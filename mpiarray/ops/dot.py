@@ -9,7 +9,8 @@ Where a product is computed stands in dot_layout.py, how blocks are multiplied i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from mpiarray.core.plan import dims_of, spec_from
 from mpiarray.core.value import aval_of
 from mpiarray.errors import ShardingTypeError
 from mpiarray.ops.common import BatchAxis
-from mpiarray.ops.dot_kernel import DimensionNumbers, free_dims, product
+from mpiarray.ops.dot_kernel import DimensionNumbers, free_dims, matrix_product, product
 from mpiarray.ops.dot_layout import dot_plan
 from mpiarray.ops.linear import add_tangents, convert_element_type, transpose, with_batch_entry
 from mpiarray.types import dtypes
@@ -111,7 +112,14 @@ def _impl(
     return product(x, y, dimension_numbers, dtype, out)
 
 
+def _for_params(**params: Any) -> Callable[..., np.ndarray]:
+    """The function of two blocks alone: for two matrices of one float type little more than numpy's."""
+    general = partial(_impl, **params)
+    return matrix_product(params["dimension_numbers"], params["preferred_element_type"], general) or general
+
+
 _impl.into = _impl  # type: ignore[attr-defined]
+_impl.for_params = _for_params  # type: ignore[attr-defined]
 
 
 def _partial_sums(

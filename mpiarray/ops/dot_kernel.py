@@ -9,7 +9,7 @@ whole operand is widened.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -71,6 +71,30 @@ def product(x: Any, y: Any, numbers: DimensionNumbers, dtype: Any, out: np.ndarr
     room = None if out is None else out.reshape((*batch, x.shape[-2], y.shape[-1]))
     found = matrices(x, y, dtype, room)
     return found.reshape((*batch, *left, *right)) if out is None else out
+
+
+def matrix_product(numbers: DimensionNumbers, dtype: Any, general: Callable[..., Any]) -> Callable[..., Any] | None:
+    """`f(x, y, out=None)` for products over one dim without batch dims; None for others.
+
+    What two float matrices of one dtype need is decided here, once; all other operands go to `general`.
+    """
+    (lc, rc), (lb, rb) = numbers
+    if lb or rb or len(lc) != 1 or lc[0] > 1 or rc[0] > 1:
+        return None
+    turn_left, turn_right = lc[0] == 0, rc[0] == 1
+    matmul, ndarray = np.matmul, np.ndarray
+
+    def multiply(x: Any, y: Any, out: np.ndarray | None = None) -> np.ndarray:
+        if not (type(x) is type(y) is ndarray and x.ndim == y.ndim == 2):
+            return general(x, y, out=out)
+        kind = x.dtype
+        if kind is not y.dtype or kind.kind not in "fc" or kind.itemsize == 2 or (dtype is not None and dtype != kind):
+            return general(x, y, out=out)
+        x, y = (x if x.flags.c_contiguous else blas_ready(x)), (y if y.flags.c_contiguous else blas_ready(y))
+        return matmul(x.T if turn_left else x, y.T if turn_right else y, out=out)
+
+    multiply.into = multiply  # type: ignore[attr-defined]
+    return multiply
 
 
 def matrices(x: np.ndarray, y: np.ndarray, dtype: Any, out: np.ndarray | None = None) -> np.ndarray:

@@ -16,8 +16,8 @@ import itertools
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,6 +63,20 @@ CACHE_BYTES = _cache_bytes()
 _FEWEST = 2048  # elements of a tile: below it the calls cost more than the work
 _MOST = 131072
 _NARROW, _LONG = 16, 64  # columns, at most, and elements, at least, of tiles that are copied
+
+
+def _shared_bytes() -> int:
+    """A core's part of the last-level cache; 0 where the system does not say."""
+    try:
+        found = os.sysconf("SC_LEVEL3_CACHE_SIZE")
+    except (ValueError, OSError):
+        found = 0
+    return max(0, found) // (os.cpu_count() or 1)
+
+
+# arrays that all fit into half of it are not cut: measured, one call reads them as fast as the calls of many tiles do
+_UNCUT_BYTES = _shared_bytes() // 2
+_BOUNDS = 16384  # elements from which numpy's maximum of an array and a number is better one of two arrays
 
 
 class _Scan(NamedTuple):
@@ -166,6 +180,7 @@ class Tiled:
     pieces   the operands, by number, that come as lists of pieces, and the boxes that these fill
     targets  the boxes of the one result that arrays fill which are given as a list, after the blocks
     sources  for each operand what it is a part of: shifted parts of one array are in the cache together
+    dead     the operands, by number, whose row-major blocks nobody needs afterwards: results may be written there
     """
 
     def __init__(
@@ -175,6 +190,7 @@ class Tiled:
         pieces: Mapping[int, Sequence[Box]] | None = None,
         targets: Sequence[Box] | None = None,
         sources: Sequence[Any] | None = None,
+        dead: Collection[int] = (),
     ):
         self.jaxpr = jaxpr
         self.shape = shape
@@ -182,22 +198,52 @@ class Tiled:
         self.targets = targets
         self.pieces = {jaxpr.invars[k]: boxes for k, boxes in (pieces or {}).items()}
         self.views = {e.outvars[0]: e for e in jaxpr.eqns if e.op is broadcast_in_dim}
-        self.steps = [e for e in jaxpr.eqns if e.op is not broadcast_in_dim]
+        self.steps = comparisons_first([e for e in jaxpr.eqns if e.op is not broadcast_in_dim])
         self.sums = {e.outvars[0]: accumulator(e) for e in self.steps if e.op.name in COMBINE}
         self.moments = {e.outvars[0]: dtypes.storage(e.invars[0].aval.dtype) for e in self.steps if e.op is moments}
         self.results = [v for v in jaxpr.outvars if v not in self.sums and v not in self.moments]
         kept = {*self.results, *self.sums, *self.moments, *self.views}
         self.buffers = _Buffers(self.steps, self.results, kept)
-        size = 2 * CACHE_BYTES // max(1, self._bytes_per_element())
-        self.size = max(_FEWEST, min(_MOST, size))
+        self.over = self._overwritten([jaxpr.invars[k] for k in dead])
+        self.size = self._tile_size()
         self._flat = _Writer(self, (math.prod(shape),)).function() if self._may_be_flat() else None
         self._sliced = [k for k, v in enumerate(jaxpr.invars) if v.aval.shape == shape]
 
+    def _overwritten(self, dead: Sequence[Any]) -> dict[Any, Any]:
+        """Results that are written over an operand: one that is not read any more when the result's memory is first written."""
+        first = {v: k for k, e in enumerate(self.steps) for v in e.outvars}
+        begins = {r: min(first[v] for v in (r, *_in(self.buffers.in_result, r))) for r in self.results}
+        last = {v: k for k, e in enumerate(self.steps) for v in e.invars if not isinstance(v, Literal)}
+        fixed = {
+            *self.pieces,
+            *self.jaxpr.outvars,
+            *(e.invars[0] for e in self.views.values()),
+            *(v for e in self.steps if writer_of(e) is None for v in e.invars),
+        }
+        found: dict[Any, Any] = {}
+        for v in dead:
+            if self.targets is not None or v in fixed or v not in last or v.aval.shape != self.shape:
+                continue
+            same = [r for r in self.results if dtypes.storage(r.aval.dtype) == dtypes.storage(v.aval.dtype)]
+            result = next((r for r in same if r not in found and last[v] <= begins[r]), None)
+            if result is not None:
+                found[result] = v
+        return found
+
+    def _tile_size(self) -> int:
+        """Elements of a tile: all of them where everything fits into the caches anyway, and no long sum is cut by tiles."""
+        each = max(1, self._bytes_per_element())
+        elements = math.prod(self.shape)
+        if each * elements <= _UNCUT_BYTES and not self.sums and not self.moments:
+            return max(1, elements)
+        return max(_FEWEST, min(_MOST, 2 * CACHE_BYTES // each))
+
     def _bytes_per_element(self) -> int:
         arrays = {s: v for v, s in zip(self.jaxpr.invars, self.sources) if v.aval.shape == self.shape}
+        new = [r for r in self.results if r not in self.over]
         scratch = [d.itemsize for d in self.moments.values()]
         return sum((*self.buffers.itemsizes, *scratch)) + sum(
-            dtypes.storage(v.aval.dtype).itemsize for v in (*arrays.values(), *self.results)
+            dtypes.storage(v.aval.dtype).itemsize for v in (*arrays.values(), *new)
         )
 
     def _may_be_flat(self) -> bool:
@@ -236,6 +282,28 @@ class Tiled:
     def _in_dims(self) -> Callable[..., Any]:
         """For blocks that are not flat: most groups that may be flat never need it."""
         return _Writer(self, self.shape).function()
+
+
+def comparisons_first(steps: Sequence[Eqn]) -> list[Eqn]:
+    """The steps with each one that makes bools of wider values moved to where these are made.
+
+    What reads the values last may then write over them: `maximum(x, 0)` after `x > 0`.
+    """
+    makers: dict[Any, int] = {e.outvars[0]: k for k, e in enumerate(steps)}
+
+    def place(k: int, eqn: Eqn) -> tuple[int, int]:
+        narrows = eqn.outvars[0].aval.dtype == np.bool_ and any(v.aval.dtype != np.bool_ for v in eqn.invars)
+        if not narrows or not eqn.op.elementwise:
+            return k, 0
+        return max((makers.get(v, -1) for v in eqn.invars), default=-1), 1
+
+    order = sorted(range(len(steps)), key=lambda k: (*place(k, steps[k]), k))
+    return [steps[k] for k in order]
+
+
+def _in(places: Mapping[Any, Any], result: Any) -> list[Any]:
+    """The values that are computed where a result will be."""
+    return [v for v, r in places.items() if r is result]
 
 
 class _Buffers:
@@ -322,6 +390,8 @@ class _Writer:
         self.flat = shape != tiled.shape
         boxes = [*tiled.pieces.values(), tiled.targets or ()]
         self.tiles = scan(shape, tiled.size, [sorted(c) for c in cuts_of(shape, boxes)] if any(boxes) else ())
+        self.single = len(self.tiles.indices) == 1 and not any(boxes)  # then nothing is sliced, and sums are not joined
+        self._t = "0" if self.single else "t"
         given = [] if tiled.targets is None else ["into"]
         self.source = Source("fusion", [*(f"a{k}" for k in range(len(tiled.jaxpr.invars))), *given])
         self.names: dict[Any, str] = {v: f"a{k}" for k, v in enumerate(tiled.jaxpr.invars)}
@@ -334,11 +404,14 @@ class _Writer:
         results = [self._allocate(v) for v in tiled.jaxpr.outvars]
         numbers = self._numbers()
         narrow = {i for i, s in enumerate(self.tiles.shapes) if self._is_narrow(s)}
-        line(f"w = {value(self._workspace)}()")
+        if tiled.buffers.dtypes:
+            line(f"w = {value(self._workspace)}()")
         names = dict(self.names)
         for copied in (False, True):
             tiles = [(i, t) for i, t in enumerate(numbers) if (i in narrow) == copied]
-            if tiles:
+            if tiles and self.single:
+                self._tile(copied)
+            elif tiles:
                 self.names = dict(names)
                 line(f"for i, t in {value(tiles)}:")
                 self.source.indent()
@@ -350,7 +423,8 @@ class _Writer:
     def _tile(self, copied: bool) -> None:
         """The statements for one tile; `copied`: from and to memory in which its elements are side by side."""
         line, value, tiled = self.source.line, self.source.value, self.tiled
-        line("w_ = w[t]")
+        if tiled.buffers.dtypes:
+            line(f"w_ = w[{self._t}]")
         for name, indices in self.sliced:
             line(f"{name}_ = {name}[{indices}[i]]")
         for name, numbers, indices in self.in_pieces:
@@ -389,7 +463,7 @@ class _Writer:
 
     def _slice(self, name: str, shape: Shape) -> str:
         """The name of a tile's part of an array whose dims are the group's or 1."""
-        if all(n == 1 for n in shape) and any(n != 1 for n in self.shape):
+        if self.single or (all(n == 1 for n in shape) and any(n != 1 for n in self.shape)):
             return name
         indices: list[Any] = [_index_of(i, shape) for i in self.tiles.indices]
         if shape == self.shape:
@@ -438,8 +512,14 @@ class _Writer:
             line(f"{name} = {value(partial(Moments, self.tiled.moments[v], most))}()")
             return f"{name}.result()"
         acc = self.tiled.sums.get(v)
+        if acc is not None and self.single:
+            self.names[v] = name
+            return name
         dtype = dtypes.storage(v.aval.dtype) if acc is None else acc.dtype
-        line(f"{name} = {value(memory.maker(v.aval.shape, dtype))}()")
+        if v in self.tiled.over:
+            line(f"{name} = a{self.tiled.jaxpr.invars.index(self.tiled.over[v])}")
+        else:
+            line(f"{name} = {value(memory.maker(v.aval.shape, dtype))}()")
         if acc is None:
             flat = f"{name}v"
             line(f"{flat} = {name}.reshape({value(self.shape)})" if self.flat else f"{flat} = {name}")
@@ -473,6 +553,9 @@ class _Writer:
         a, b = (self.names[v] for v in _factors(product) or ())
         into = self.names[total.outvars[0]]
         value = self.source.value
+        if self.single:
+            self.source.line(f"{into} = {value(np.dot)}({a}, {b})")
+            return
         self.source.line(f"{value(np.add)}({into}, {value(np.dot)}({a}, {b}), out={into})")
 
     def _step(self, eqn: Eqn) -> None:
@@ -487,9 +570,11 @@ class _Writer:
             params = dict(eqn.params, axes=tuple(range(len(self.shape)))) if self.flat else eqn.params
             run = partial(eqn.op.kernel(dtypes.storage(out.aval.dtype)), **params)
             into = self.names[out]
-            line(f"{value(acc.combine)}({into}, {value(run)}({ins}), out={into})")
+            part = f"{value(run)}({ins})"
+            line(f"{into} = {part}" if self.single else f"{value(acc.combine)}({into}, {part}, out={into})")
             return
         writer = writer_of(eqn)
+        ins = self._with_bounds(eqn) or ins
         if out in tiled.buffers.in_result:
             self.names[out] = self.names[tiled.buffers.in_result[out]]
             line(f"{value(writer)}({ins}, out={self.names[out]})")
@@ -504,8 +589,32 @@ class _Writer:
             self.names[out] = f"v{len(self.names)}"
             made = f"{value(kernel_of(eqn))}({ins})"
             if not any(not isinstance(v, Literal) and tiled.is_full(v) for v in eqn.invars):
-                made = f"{value(np.broadcast_to)}({made}, {value(self.shapes)}[t])"  # for a reduction, which counts elements
+                made = f"{value(np.broadcast_to)}({made}, {value(self.shapes)}[{0 if self.single else 't'}])"  # for a reduction, which counts elements
             line(f"{self.names[out]} = {made}")
+
+    def _with_bounds(self, eqn: Eqn) -> str | None:
+        """The operands of a maximum or minimum of a tile and a number, with an array of that number in its place."""
+        numbers = [k for k, v in enumerate(eqn.invars) if isinstance(v, Literal) and not v.aval.ndim]
+        large = _BOUNDS <= max(map(math.prod, self.shapes), default=0) <= _MOST
+        if ufunc_of(eqn) not in (np.maximum, np.minimum) or len(numbers) != 1 or not large:
+            return None
+        number: Any = eqn.invars[numbers[0]]
+        dtype = dtypes.storage(number.aval.dtype)
+        if not self.tiled.is_full(eqn.invars[1 - numbers[0]]) or dtype.kind != "f":
+            return None
+        value, row = self.source.value, len(self.shape) > 1 and self.shape[-1] >= 256
+        whole = _filled(self.shape[-1] if row else _MOST, dtype, np.asarray(number.val, dtype).tobytes())
+        arrays = [whole if row else whole[: math.prod(s)].reshape(s) for s in self.shapes]
+        text = value(arrays[0]) if self.single or row else f"{value(arrays)}[t]"
+        names = [text if k in numbers else self.names[v] for k, v in enumerate(eqn.invars)]
+        return ", ".join(names)
+
+
+@lru_cache(maxsize=16)
+def _filled(count: int, dtype: Any, number: bytes) -> np.ndarray:
+    found = np.full(count, np.frombuffer(number, dtype)[0], dtype)
+    found.flags.writeable = False
+    return found
 
 
 def _factors(eqn: Eqn) -> tuple[Any, Any] | None:

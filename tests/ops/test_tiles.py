@@ -21,6 +21,7 @@ def small_tiles(monkeypatch):
     monkeypatch.setattr(fuse, "_SMALLEST", 0)
     monkeypatch.setattr(tiles, "_FEWEST", 1)
     monkeypatch.setattr(tiles, "_MOST", 11)
+    monkeypatch.setattr(tiles, "_UNCUT_BYTES", 0)
 
 
 def unfused(f, args, monkeypatch):

@@ -50,6 +50,11 @@ def _shape_of(eqn: Eqn) -> tuple[int, ...] | None:
     return shape if math.prod(shape) * max(d.itemsize for d in dtyped) >= _SMALLEST else None
 
 
+def _meets(mine: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether an array goes with those of a group as it stands: each dim is the group's or 1."""
+    return len(mine) == len(shape) and all(a in (b, 1) for a, b in zip(mine, shape))
+
+
 class _Group:
     """Equations that run together: `made` are their values, `reads` the arrays from outside, `ends` results of reductions."""
 
@@ -135,10 +140,10 @@ class _Fuser:
 
     def _member(self, eqn: Eqn, shape: tuple[int, ...]) -> None:
         reads = [v for v in dict.fromkeys(eqn.invars) if not isinstance(v, Literal)]
-        own = [self.broadcasts[v] for v in reads if v in self.broadcasts and v.aval.shape == shape]
+        own = [self.broadcasts[v] for v in reads if v in self.broadcasts and _meets(v.aval.shape, shape)]
         for v in reads:
             made = self.maker.get(v)
-            if v in self.broadcasts and v.aval.shape == shape:
+            if v in self.broadcasts and _meets(v.aval.shape, shape):
                 self._need(self.broadcasts[v].invars)
             elif v in self.broadcasts or (made is not None and (made.shape != shape or v in made.ends)):
                 self._need((v,))

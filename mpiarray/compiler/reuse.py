@@ -1,0 +1,87 @@
+"""Which blocks a step may write over: those that the program made itself, and that nobody can see after the step.
+
+A training step would make new memory for each layer's values twice, before and after the activation, and for the new
+parameters.  A step that reads a block for the last time may leave its result there instead.  So may the blocks of
+donated arguments be written over, which the caller of the program has made sure that nobody else refers to.
+
+What a step gives may be a view of what it reads: unless it is known to make new memory, its results count as such.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+from mpiarray import memory
+from mpiarray.compiler import observe
+from mpiarray.compiler.cost import nbytes
+from mpiarray.core.jaxpr import Eqn, Jaxpr, subjaxprs
+from mpiarray.core.value import Literal
+from mpiarray.ops.collectives import all_gather, pmax, pmin, psum, psum_many, reduce_scatter
+from mpiarray.ops.dot import dot_general
+from mpiarray.ops.in_place import OVERWRITING
+from mpiarray.ops.manual import psum_invariant, unreduced_psum
+from mpiarray.ops.tiles import fusion, ufunc_of
+
+_NEW = frozenset((fusion, dot_general, psum, psum_invariant, unreduced_psum, pmax, pmin, all_gather, reduce_scatter))
+"""Operations whose results are always new memory, row-major where they are large."""
+
+Overwritable = dict[Eqn, tuple[int, ...]]
+
+
+def overwritable(jaxpr: Jaxpr, owned: Collection[int] = ()) -> Overwritable:
+    """For each equation the numbers of the operands that it may write over; `owned`: the arguments whose row-major blocks
+    are the program's own."""
+    ends = _ends(jaxpr)
+    own: set[Any] = {jaxpr.invars[k] for k in owned}
+    roots: dict[Any, frozenset[Any]] = {}  # whose memory a value may be
+    found: Overwritable = {}
+    constant: set[Any] = set(jaxpr.constvars)  # computed once, when a program is prepared
+    for k, eqn in enumerate(jaxpr.eqns):
+        operands = [v for v in eqn.invars if not isinstance(v, Literal)]
+        seen = [v for u in operands for v in roots.get(u, (u,))]
+        dead = tuple(
+            n
+            for n, v in enumerate(eqn.invars)
+            if not isinstance(v, Literal) and v in own and ends[v] == k and seen.count(v) == 1
+        )
+        if dead and (_makes_new(eqn) or (eqn.op in OVERWRITING and dead[0] == 0)):
+            found[eqn] = dead
+        if all(v in constant for v in operands):
+            constant.update(eqn.outvars)
+        elif _makes_new(eqn):
+            own.update(v for v in eqn.outvars if eqn.op in _NEW or _is_aligned(eqn))
+        elif eqn.op in OVERWRITING and 0 in found.get(eqn, ()):
+            own.update(eqn.outvars)
+        elif eqn.op not in OVERWRITING:
+            roots.update(dict.fromkeys(eqn.outvars, frozenset((*seen, *operands))))
+    return found
+
+
+def _makes_new(eqn: Eqn) -> bool:
+    """Whether the results of an equation are new arrays, and no views of operands."""
+    if any(not v.aval.ndim for v in eqn.outvars) and eqn.op is not fusion:
+        return False  # numbers
+    return eqn.op in _NEW or eqn.op is psum_many or ufunc_of(eqn) is not None
+
+
+def _is_aligned(eqn: Eqn) -> bool:
+    """Whether the result of a ufunc is written into row-major memory that the program makes (executable._place)."""
+    return ufunc_of(eqn) is not None and nbytes(eqn.outvars[0].aval) >= memory.ALIGNED_FROM and not observe.observing
+
+
+def _ends(jaxpr: Jaxpr) -> dict[Any, float]:
+    """For each value the equation at which it, and all that may be a view of it, are used for the last time."""
+    ends: dict[Any, float] = dict.fromkeys((v for v in jaxpr.outvars if not isinstance(v, Literal)), math.inf)
+    for k in reversed(range(len(jaxpr.eqns))):
+        eqn = jaxpr.eqns[k]
+        until: float = k
+        if any(True for _ in subjaxprs(eqn.params)) and eqn.op is not fusion:
+            until = math.inf  # loops may keep a block for the next iteration, and give it back as their result
+        elif not _makes_new(eqn) and eqn.op not in OVERWRITING:
+            until = max((k, *(ends.get(v, k) for v in eqn.outvars)))
+        for v in eqn.invars:
+            if not isinstance(v, Literal):
+                ends[v] = max(ends.get(v, k), until)
+    return ends
