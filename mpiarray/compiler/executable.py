@@ -8,6 +8,7 @@ is forgotten after its last use.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -20,7 +21,7 @@ from mpiarray.comm import watch
 from mpiarray.compiler import observe, quiet
 from mpiarray.compiler.cost import nbytes
 from mpiarray.compiler.pieces import Pieces, boxes_of, find, origins_of, sources_of
-from mpiarray.compiler.reuse import overwritable
+from mpiarray.compiler.reuse import ends_of, overwritable
 from mpiarray.config import config
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
@@ -35,6 +36,7 @@ from mpiarray.types import dtypes
 from mpiarray.types.mesh import AbstractMesh
 
 _FOLD_LIMIT = 4096  # elements; larger constants are made when they are needed
+_FEW = 8  # sums are copied out of a message if their elements are at most one in so many
 _TALLY_BYTES = 1 << 20  # programs that allocate less do not matter to the heap
 
 Run = Callable[..., Any]
@@ -112,6 +114,8 @@ class _Writer:
         self.dead = overwritable(jaxpr, owned)
         self.places: dict[Any, tuple[Run, int]] = {}  # the message in which a value is to be written, and where
         self.messages: dict[Run, str] = {}  # the names of messages that are begun
+        self.until: dict[Run, float] = {}  # the step that reads a sum for the last time, where they stay in the message
+        self.copied: dict[Run, list[int]] = {}  # those that are needed for longer
         self.allocated = 0
 
     def function(self) -> Run:
@@ -137,11 +141,17 @@ class _Writer:
         makers = {v: e for e in self.jaxpr.eqns for v in e.outvars}
         readers = Counter(v for e in self.jaxpr.eqns for v in e.invars if not isinstance(v, Literal))
         readers.update(v for v in self.jaxpr.outvars if not isinstance(v, Literal))
-        for eqn, run in zip(self.jaxpr.eqns, runs):
+        ends = ends_of(self.jaxpr)
+        for k, (eqn, run) in enumerate(zip(self.jaxpr.eqns, runs)):
             if not hasattr(run, "lay_out"):
                 continue
             able = [v for v in eqn.invars if v in makers and readers[v] == 1 and hasattr(makers[v].op.impl, "into")]
-            if able:
+            last = {n: ends.get(v, k) for n, v in enumerate(eqn.outvars)}
+            lasting = [n for n, end in last.items() if end == math.inf]
+            if _FEW * sum(eqn.outvars[n].aval.size for n in lasting) <= sum(v.aval.size for v in eqn.outvars):
+                self.until[run] = max((end for n, end in last.items() if n not in lasting), default=k)
+                self.copied[run] = lasting
+            if able or run in self.until:
                 run.lay_out([v.aval.shape for v in eqn.invars], eqn.invars[0].aval.dtype)
                 self.places.update((v, (run, k)) for k, v in enumerate(eqn.invars) if v in able)
 
@@ -173,6 +183,8 @@ class _Writer:
                 self.known.update(zip(eqn.outvars, found if eqn.op.multiple_results else (found,)))
                 continue
             self._step(eqn, run)
+            for message in [m for m, until in self.until.items() if until == k]:
+                self.source.line(f"{self.source.value(message.give)}({self.messages[message]})")  # type: ignore[attr-defined]
             dead = [
                 self.names[v]
                 for v in dict.fromkeys((*eqn.invars, *eqn.outvars))
@@ -204,9 +216,11 @@ class _Writer:
             operands.append(f"out={place}")
             if hasattr(eqn.op.impl, "into"):
                 run = getattr(kernel_of(eqn), "into", None) or partial(eqn.op.impl.into, **eqn.params)  # type: ignore[union-attr]
-        message = self.messages.get(run)
-        if message is not None:
-            operands.append(f"message={message}")
+        if run in self.until or run in self.messages:
+            operands.append(f"message={self._message(run)}")
+            if run in self.until:
+                operands.append(f"copied={self.copied[run]}")
+                run = run.in_place  # type: ignore[attr-defined]
         call = f"{self.source.value(run)}({', '.join(operands)})"
         for v in eqn.outvars:
             self.names[v] = f"v{len(self.names)}"
@@ -225,10 +239,7 @@ class _Writer:
             return None
         if out in self.places:
             message, k = self.places[out]
-            if message not in self.messages:
-                self.messages[message] = f"m{len(self.messages)}"
-                self.source.line(f"{self.messages[message]} = {value(message.take)}()")  # type: ignore[attr-defined]
-            return f"{self.messages[message]}[{k}]"
+            return f"{self._message(message)}[{k}]"
         over = self._over(eqn, run)
         if over is not None:
             return over
@@ -237,6 +248,13 @@ class _Writer:
         if able and nbytes(aval) >= memory.ALIGNED_FROM:
             return f"{value(memory.maker(aval.shape, dtypes.storage(aval.dtype)))}()"
         return None
+
+    def _message(self, run: Run) -> str:
+        """The name of the message that a step sends; it is taken before its first part is computed."""
+        if run not in self.messages:
+            self.messages[run] = f"m{len(self.messages)}"
+            self.source.line(f"{self.messages[run]} = {self.source.value(run.take)}()")  # type: ignore[attr-defined]
+        return self.messages[run]
 
     def _over(self, eqn: Eqn, run: Run) -> str | None:
         """The name of an operand that the result of a function of elements is written over: a large one, or an argument."""

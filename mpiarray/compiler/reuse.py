@@ -21,10 +21,13 @@ from mpiarray.core.value import Literal
 from mpiarray.ops.collectives import all_gather, pmax, pmin, psum, psum_many, reduce_scatter
 from mpiarray.ops.dot import dot_general
 from mpiarray.ops.in_place import OVERWRITING
-from mpiarray.ops.manual import psum_invariant, unreduced_psum
+from mpiarray.ops.manual import all_gather_invariant, psum_invariant, unreduced_psum, unreduced_reduce_scatter
 from mpiarray.ops.tiles import fusion, ufunc_of
 
-_NEW = frozenset((fusion, dot_general, psum, psum_invariant, unreduced_psum, pmax, pmin, all_gather, reduce_scatter))
+_NEW = frozenset(
+    (fusion, dot_general, psum, psum_invariant, unreduced_psum, pmax, pmin)
+    + (all_gather, all_gather_invariant, reduce_scatter, unreduced_reduce_scatter)
+)
 """Operations whose results are always new memory, row-major where they are large."""
 
 Overwritable = dict[Eqn, tuple[int, ...]]
@@ -33,7 +36,7 @@ Overwritable = dict[Eqn, tuple[int, ...]]
 def overwritable(jaxpr: Jaxpr, owned: Collection[int] = ()) -> Overwritable:
     """For each equation the numbers of the operands that it may write over; `owned`: the arguments whose row-major blocks
     are the program's own."""
-    ends = _ends(jaxpr)
+    ends = ends_of(jaxpr)
     own: set[Any] = {jaxpr.invars[k] for k in owned}
     roots: dict[Any, frozenset[Any]] = {}  # whose memory a value may be
     found: Overwritable = {}
@@ -61,8 +64,6 @@ def overwritable(jaxpr: Jaxpr, owned: Collection[int] = ()) -> Overwritable:
 
 def _makes_new(eqn: Eqn) -> bool:
     """Whether the results of an equation are new arrays, and no views of operands."""
-    if any(not v.aval.ndim for v in eqn.outvars) and eqn.op is not fusion:
-        return False  # numbers
     return eqn.op in _NEW or eqn.op is psum_many or ufunc_of(eqn) is not None
 
 
@@ -71,7 +72,7 @@ def _is_aligned(eqn: Eqn) -> bool:
     return ufunc_of(eqn) is not None and nbytes(eqn.outvars[0].aval) >= memory.ALIGNED_FROM and not observe.observing
 
 
-def _ends(jaxpr: Jaxpr) -> dict[Any, float]:
+def ends_of(jaxpr: Jaxpr) -> dict[Any, float]:
     """For each value the equation at which it, and all that may be a view of it, are used for the last time."""
     ends: dict[Any, float] = dict.fromkeys((v for v in jaxpr.outvars if not isinstance(v, Literal)), math.inf)
     for k in reversed(range(len(jaxpr.eqns))):

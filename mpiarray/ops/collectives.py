@@ -69,8 +69,8 @@ class _Many:
     """Sums of several blocks in one message, for programs that are run often: the message's memory is kept.
 
     What is computed in the message need not be copied: after `lay_out`, `take` gives the arrays in which blocks of these
-    shapes lie, and a call with them as `message` sends it and puts it back.  Whoever comes when it is taken (another
-    thread, or a callback that runs the program again) gets a new one.
+    shapes lie, and a call with them as `message` sends it.  `give` puts a message back.  Whoever comes when it is taken
+    (another thread, or a callback that runs the program again) gets a new one.
     """
 
     def __init__(self, group: Any):
@@ -91,15 +91,26 @@ class _Many:
             packed = memory.empty((sum(map(math.prod, self.shapes)),), self.dtype)
             return [*mpi.places(packed, self.shapes), packed]
 
+    def give(self, message: list[np.ndarray]) -> None:
+        self.free.append(message)
+
     def __call__(self, *blocks: Any, message: list[np.ndarray] | None = None) -> list[np.ndarray]:
         arrays = [np.asarray(x) for x in blocks]
         if self.shapes is None:
             self.lay_out([x.shape for x in arrays], arrays[0].dtype)
-        if message is None:
-            message = self.take()
-        out = mpi.all_reduce_many(self.group, arrays, packed=message[-1])
-        self.free.append(message)
+        taken = self.take() if message is None else message
+        out = mpi.all_reduce_many(self.group, arrays, packed=taken[-1])
+        self.give(taken)
         return out
+
+    def in_place(self, *blocks: Any, message: list[np.ndarray], copied: Sequence[int] = ()) -> list[np.ndarray]:
+        """The sums in the message itself, for who gives it back when they are read; copies of those with these numbers."""
+        packed = mpi.pack_many([np.asarray(x) for x in blocks], message[-1])
+        mpi.all_reduce(self.group, packed, out=packed)
+        sums = message[:-1]
+        for k in copied:
+            sums[k] = sums[k].copy()
+        return sums
 
 
 def _many_build(ctx: DeviceContext, *, axes: tuple[str, ...], axis_index_groups: Groups) -> Callable[..., Any]:

@@ -341,7 +341,8 @@ def _broadcast_impl(
     inner = [1] * len(shape)
     for n, b in zip(x.shape, broadcast_dimensions):
         inner[b] = n
-    return np.broadcast_to(x.reshape(inner), shape)
+    found = x.reshape(inner)
+    return found if found.shape == shape else np.broadcast_to(found, shape)
 
 
 broadcast_in_dim = define(
