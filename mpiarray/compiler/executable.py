@@ -21,7 +21,7 @@ from mpiarray.comm import watch
 from mpiarray.compiler import observe, quiet
 from mpiarray.compiler.cost import nbytes
 from mpiarray.compiler.pieces import Pieces, boxes_of, find, origins_of, sources_of
-from mpiarray.compiler.reuse import ends_of, overwritable
+from mpiarray.compiler.reuse import Dead, ends_of, overwritable
 from mpiarray.config import config
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
@@ -158,8 +158,9 @@ class _Writer:
     def _prepared(self, eqn: Eqn, pieces: dict[Var, Pieces], origins: dict[Any, Any]) -> Run:
         """A step; one that gives, or takes, values in pieces."""
         if eqn.op is fusion:
+            dead = self.dead.get(eqn, Dead())
             given: dict[str, Any] = {"pieces": boxes_of(eqn, pieces), "sources": sources_of(eqn, origins)}
-            return observe.step(Tiled(**eqn.params, **given, dead=self.dead.get(eqn, ())), eqn)
+            return observe.step(Tiled(**eqn.params, **given, dead=dead.over, lent=dead.lent), eqn)
         if eqn.op is fusion_update:
             context = self.executable.context(eqn.mesh)
             given = {"pieces": boxes_of(eqn, pieces), "sources": sources_of(eqn, origins)}
@@ -262,7 +263,7 @@ class _Writer:
         if writer is None or eqn not in self.dead or (observe.observing and run is not writer):
             return None
         dtype = dtypes.storage(out.aval.dtype)
-        for k in self.dead[eqn]:
+        for k in self.dead[eqn].over:
             v = eqn.invars[k]
             large = nbytes(v.aval) >= memory.ALIGNED_FROM or v in self.owned
             if large and v.aval.shape == out.aval.shape and dtypes.storage(v.aval.dtype) == dtype:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpiarray import memory
 from mpiarray.compiler import observe
@@ -30,32 +30,41 @@ _NEW = frozenset(
 )
 """Operations whose results are always new memory, row-major where they are large."""
 
-Overwritable = dict[Eqn, tuple[int, ...]]
+
+class Dead(NamedTuple):
+    """The numbers of an equation's operands whose memory it may use, arguments first: for its results; for what is in between."""
+
+    over: tuple[int, ...] = ()
+    lent: tuple[int, ...] = ()
 
 
-def overwritable(jaxpr: Jaxpr, owned: Collection[int] = ()) -> Overwritable:
-    """For each equation the numbers of the operands that it may write over; `owned`: the arguments whose row-major blocks
-    are the program's own."""
+def overwritable(jaxpr: Jaxpr, owned: Collection[int] = ()) -> dict[Eqn, Dead]:
+    """What each equation may write over; `owned`: the arguments whose row-major blocks are the program's own.
+
+    A sum that came in a message with others is lent only: a result there would keep the whole message.
+    """
     ends = ends_of(jaxpr)
-    own: set[Any] = {jaxpr.invars[k] for k in owned}
+    arguments = {jaxpr.invars[k] for k in owned}
+    own: set[Any] = set(arguments)
+    parts: set[Any] = set()
     roots: dict[Any, frozenset[Any]] = {}  # whose memory a value may be
-    found: Overwritable = {}
+    found: dict[Eqn, Dead] = {}
     constant: set[Any] = set(jaxpr.constvars)  # computed once, when a program is prepared
     for k, eqn in enumerate(jaxpr.eqns):
         operands = [v for v in eqn.invars if not isinstance(v, Literal)]
         seen = [v for u in operands for v in roots.get(u, (u,))]
-        dead = tuple(
-            n
-            for n, v in enumerate(eqn.invars)
-            if not isinstance(v, Literal) and v in own and ends[v] == k and seen.count(v) == 1
-        )
-        if dead and (_makes_new(eqn) or (eqn.op in OVERWRITING and dead[0] == 0)):
-            found[eqn] = dead
+        last = [n for n, v in enumerate(eqn.invars) if v in ends and ends[v] == k and seen.count(v) == 1]
+        over = sorted((n for n in last if eqn.invars[n] in own), key=lambda n: eqn.invars[n] not in arguments)
+        lent = [n for n in last if eqn.invars[n] in parts]
+        if (over or lent) and (_makes_new(eqn) or (eqn.op in OVERWRITING and 0 in over)):
+            found[eqn] = Dead(tuple(over), tuple(lent))
         if all(v in constant for v in operands):
             constant.update(eqn.outvars)
+        elif eqn.op is psum_many:
+            parts.update(eqn.outvars)
         elif _makes_new(eqn):
             own.update(v for v in eqn.outvars if eqn.op in _NEW or _is_aligned(eqn))
-        elif eqn.op in OVERWRITING and 0 in found.get(eqn, ()):
+        elif eqn.op in OVERWRITING and eqn in found:
             own.update(eqn.outvars)
         elif eqn.op not in OVERWRITING:
             roots.update(dict.fromkeys(eqn.outvars, frozenset((*seen, *operands))))

@@ -181,6 +181,7 @@ class Tiled:
     targets  the boxes of the one result that arrays fill which are given as a list, after the blocks
     sources  for each operand what it is a part of: shifted parts of one array are in the cache together
     dead     the operands, by number, whose row-major blocks nobody needs afterwards: results may be written there
+    lent     those that may hold what is in between, but no results
     """
 
     def __init__(
@@ -191,6 +192,7 @@ class Tiled:
         targets: Sequence[Box] | None = None,
         sources: Sequence[Any] | None = None,
         dead: Collection[int] = (),
+        lent: Collection[int] = (),
     ):
         self.jaxpr = jaxpr
         self.shape = shape
@@ -203,38 +205,29 @@ class Tiled:
         self.moments = {e.outvars[0]: dtypes.storage(e.invars[0].aval.dtype) for e in self.steps if e.op is moments}
         self.results = [v for v in jaxpr.outvars if v not in self.sums and v not in self.moments]
         kept = {*self.results, *self.sums, *self.moments, *self.views}
-        self.buffers = _Buffers(self.steps, self.results, kept)
-        self.over = self._overwritten([jaxpr.invars[k] for k in dead])
+        self.buffers = _Buffers(self.steps, self.results, kept, self._writable(dead), self._writable(lent))
+        self.over = self.buffers.over
         self.size = self._tile_size()
         self._flat = _Writer(self, (math.prod(shape),)).function() if self._may_be_flat() else None
         self._sliced = [k for k, v in enumerate(jaxpr.invars) if v.aval.shape == shape]
 
-    def _overwritten(self, dead: Sequence[Any]) -> dict[Any, Any]:
-        """Results that are written over an operand: one that is not read any more when the result's memory is first written."""
-        first = {v: k for k, e in enumerate(self.steps) for v in e.outvars}
-        begins = {r: min(first[v] for v in (r, *_in(self.buffers.in_result, r))) for r in self.results}
-        last = {v: k for k, e in enumerate(self.steps) for v in e.invars if not isinstance(v, Literal)}
+    def _writable(self, numbers: Collection[int]) -> list[Any]:
+        """Of operands that may be written over those that each tile reads at its own place, by functions of elements."""
         fixed = {
             *self.pieces,
             *self.jaxpr.outvars,
             *(e.invars[0] for e in self.views.values()),
             *(v for e in self.steps if writer_of(e) is None for v in e.invars),
         }
-        found: dict[Any, Any] = {}
-        for v in dead:
-            if self.targets is not None or v in fixed or v not in last or v.aval.shape != self.shape:
-                continue
-            same = [r for r in self.results if dtypes.storage(r.aval.dtype) == dtypes.storage(v.aval.dtype)]
-            result = next((r for r in same if r not in found and last[v] <= begins[r]), None)
-            if result is not None:
-                found[result] = v
-        return found
+        found = [self.jaxpr.invars[k] for k in numbers]
+        return [v for v in found if self.targets is None and v not in fixed and v.aval.shape == self.shape]
 
     def _tile_size(self) -> int:
-        """Elements of a tile: all of them where everything fits into the caches anyway, and no long sum is cut by tiles."""
+        """Elements of a tile: all of them where everything fits into the caches anyway, without buffers as long as the arrays."""
         each = max(1, self._bytes_per_element())
         elements = math.prod(self.shape)
-        if each * elements <= _UNCUT_BYTES and not self.sums and not self.moments:
+        joined = self.sums or self.moments or self.buffers.dtypes
+        if each * elements <= _UNCUT_BYTES and not joined:
             return max(1, elements)
         return max(_FEWEST, min(_MOST, 2 * CACHE_BYTES // each))
 
@@ -301,34 +294,39 @@ def comparisons_first(steps: Sequence[Eqn]) -> list[Eqn]:
     return [steps[k] for k in order]
 
 
-def _in(places: Mapping[Any, Any], result: Any) -> list[Any]:
-    """The values that are computed where a result will be."""
-    return [v for v, r in places.items() if r is result]
-
-
 class _Buffers:
-    """Which temporary buffer each value of a tile is in: a buffer is free again after its value's last use.
+    """Which temporary buffer each value of a tile is in: a buffer is free again after its value's last use, and so is an operand
+    that nobody needs afterwards (`dead` ones may be results, `lent` ones may not).
 
     Only values that can be written into a given array have one (`writer_of`); what other functions return lives as long as its
     name, and may be a view of an operand, whose buffer therefore stays.  A writer may write over its own operand.
     A chain of values that each die in making the next, and that ends in a result, is computed in the result's memory.
     """
 
-    def __init__(self, steps: Sequence[Eqn], results: Sequence[Any], kept: set[Any]):
-        self.of: dict[Any, int] = {}
+    def __init__(
+        self,
+        steps: Sequence[Eqn],
+        results: Sequence[Any],
+        kept: set[Any],
+        dead: Sequence[Any] = (),
+        lent: Sequence[Any] = (),
+    ):
+        self.of: dict[Any, Any] = {}
         self.dtypes: list[Any] = []
         last: dict[Any, int] = {v: k for k, e in enumerate(steps) for v in e.invars if not isinstance(v, Literal)}
         viewed = {v for e in steps if writer_of(e) is None for v in e.invars}
+        self.over = self._overwritten(steps, results, dead, last)
         self.in_result = self._chains(steps, results, {*kept, *viewed}, last)
-        free: list[int] = []
+        spare = [v for v in (*dead, *lent) if v in last and v not in self.over.values()]
+        free: list[Any] = []  # numbers of buffers, and operands
         for k, eqn in enumerate(steps):
-            done = {v for v in eqn.invars if v in self.of and last[v] == k and v not in viewed}
-            free += sorted(self.of[v] for v in done)
+            free += [self.of[v] for v in dict.fromkeys(eqn.invars) if v in self.of and last[v] == k and v not in viewed]
+            free += [v for v in spare if last[v] == k]
             (out,) = eqn.outvars
             if out in kept or out in self.in_result or writer_of(eqn) is None:
                 continue
             dtype = dtypes.storage(out.aval.dtype)
-            found = next((b for b in free if self.dtypes[b] == dtype), None)
+            found = next((b for b in free if self._dtype(b) == dtype), None)
             if found is None:
                 found = len(self.dtypes)
                 self.dtypes.append(dtype)
@@ -337,17 +335,36 @@ class _Buffers:
             self.of[out] = found
         self.itemsizes = [d.itemsize for d in self.dtypes]
 
+    def _dtype(self, place: Any) -> Any:
+        return self.dtypes[place] if isinstance(place, int) else dtypes.storage(place.aval.dtype)
+
     @staticmethod
-    def _chains(steps: Sequence[Eqn], results: Sequence[Any], fixed: set[Any], last: dict[Any, int]) -> dict[Any, Any]:
+    def _overwritten(
+        steps: Sequence[Eqn], results: Sequence[Any], dead: Sequence[Any], last: dict[Any, int]
+    ) -> dict[Any, Any]:
+        """For results the operand in whose memory they are: one that nothing reads after the step that makes the result."""
+        maker: dict[Any, int] = {e.outvars[0]: k for k, e in enumerate(steps)}
+        found: dict[Any, Any] = {}
+        for v in dead:
+            same = [r for r in results if dtypes.storage(r.aval.dtype) == dtypes.storage(v.aval.dtype)]
+            result = next((r for r in same if v in last and r not in found and last[v] <= maker[r]), None)
+            if result is not None:
+                found[result] = v
+        return found
+
+    def _chains(
+        self, steps: Sequence[Eqn], results: Sequence[Any], fixed: set[Any], last: dict[Any, int]
+    ) -> dict[Any, Any]:
         """Values that may be where a result will be."""
         maker: dict[Any, int] = {e.outvars[0]: k for k, e in enumerate(steps)}
         found: dict[Any, Any] = {}
         for result in results:
-            value = result
+            value, since = result, last.get(self.over.get(result), -1)  # before that its memory is an operand
             while value is not None and writer_of(steps[maker[value]]) is not None:
                 k, value = maker[value], None
                 for v in steps[k].invars:
                     usable = isinstance(v, Var) and v in maker and v not in fixed and v not in found and last[v] == k
+                    usable = usable and maker[v] >= since
                     if usable and v.aval.dtype == result.aval.dtype and writer_of(steps[maker[v]]) is not None:
                         found[v], value = result, v
                         break
@@ -580,7 +597,9 @@ class _Writer:
             line(f"{value(writer)}({ins}, out={self.names[out]})")
         elif out in tiled.buffers.of:
             self.names[out] = f"v{len(self.names)}"
-            line(f"{self.names[out]} = {value(writer)}({ins}, out=w_[{tiled.buffers.of[out]}])")
+            place = tiled.buffers.of[out]
+            text = f"w_[{place}]" if isinstance(place, int) else self.names[place]
+            line(f"{self.names[out]} = {value(writer)}({ins}, out={text})")
         elif out in tiled.results and writer is not None:
             line(f"{value(writer)}({ins}, out={self.names[out]})")
         elif out in tiled.results:
