@@ -10,6 +10,7 @@ import pytest
 import mpiarray as jax
 import mpiarray.numpy as jnp
 from mpiarray import P, lax
+from mpiarray.compiler.machine import Machine, machine, use
 from mpiarray.compiler.passes.parts import parts
 from tests.ops.pretended_mesh import lowered, mesh_of, run
 
@@ -133,6 +134,19 @@ def test_small_sums_travel_together_and_large_ones_are_scattered(columns, op):
     of_rank = lambda blocks, at: part(3 * summed(blocks, at, ("y",)), at)
     np.testing.assert_array_equal(got, expected(of_rank, x))
     assert calls == {op: 1 if op == "all_reduce" else 2}
+
+
+@pytest.mark.parametrize(("dim", "op"), [(0, "reduce_scatter"), (1, "all_reduce")])
+def test_columns_are_not_packed_where_the_network_is_faster_than_memory(dim, op):
+    before = machine()
+    use(Machine(memory=1e9, bandwidth=1e12))
+    try:
+        got, calls, _ = sent(lambda x: own(lax.psum(x, "y"), (2, 4)[dim], dim))
+    finally:
+        use(before)
+    of_rank = lambda blocks, at: np.split(summed(blocks, at, ("y",)), 4, dim)[at["y"]]
+    np.testing.assert_array_equal(got, expected(of_rank))
+    assert calls == {op: 1}
 
 
 WHOLE = [

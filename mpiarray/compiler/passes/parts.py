@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpiarray.compiler.cost import step_cost
+from mpiarray.compiler.cost import nbytes, step_cost
 from mpiarray.compiler.machine import machine
 from mpiarray.compiler.passes.bodies import map_bodies
 from mpiarray.core.device import coordinates, mixed_radix
@@ -192,12 +193,16 @@ class _Reads:
         return ""
 
     def pays(self, maker: Eqn, part: Part) -> bool:
-        """Whether fewer bytes are worth a message: sums of one kind would otherwise travel in one (`combine`)."""
-        if self.sums[_kind(maker)] == 1:
+        """Whether fewer bytes are worth what scattering takes beside them: a message of its own, where sums of one kind would
+        otherwise travel in one (`combine`), and a packed copy, where parts do not lie in one piece."""
+        aval, constants = maker.outvars[0].aval, machine()
+        alone, in_one_piece = self.sums[_kind(maker)] == 1, math.prod(aval.shape[: part.dim]) == 1
+        if alone and in_one_piece:
             return True
         whole, scattered = step_cost(maker), step_cost(self.scattered(maker, part))
-        saved = whole.communication_bytes - scattered.communication_bytes
-        return saved / machine().bandwidth > scattered.communication_messages * machine().latency
+        saved = (whole.communication_bytes - scattered.communication_bytes) / constants.bandwidth
+        message = 0.0 if alone else scattered.communication_messages * constants.latency
+        return saved > message + (0.0 if in_one_piece else 2 * nbytes(aval) / constants.memory)
 
     def scattered(self, maker: Eqn, part: Part) -> Eqn:
         (old,) = maker.outvars
