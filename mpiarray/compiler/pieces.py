@@ -111,8 +111,8 @@ def _part(whole: Pieces, start: Sequence[int], limit: Sequence[int]) -> Pieces:
 
 
 def _sliced_by(eqn: Eqn, v: Var) -> bool:
-    """Whether an equation is a group that takes tiles of the value (and does not broadcast it)."""
-    if eqn.op not in GROUPS or v.aval.shape != eqn.params["shape"]:
+    """Whether an equation is a group that takes tiles of the value (and does not broadcast it, or need whole rows)."""
+    if eqn.op not in GROUPS or v.aval.shape != eqn.params["shape"] or eqn.params.get("rows"):
         return False
     operands = eqn.invars[eqn.op is fusion_update :]
     if eqn.op is fusion_update and eqn.invars[0] is v:

@@ -8,6 +8,10 @@ Operands of the group's shape are sliced; scalars, and operands that are broadca
 numpy's broadcasting.  If all that is sliced is contiguous and nothing is broadcast along some dims only, the tiles are
 taken from the flat arrays.  Equations keep their order and their rounding: a result is the same as without fusion,
 except for sums that meet several tiles (of 32-bit floats: added in 64 bits).
+
+A group may have rows: all of its last dims (`rows` of them), of which each tile has whole ones.  A reduction over a row is
+then done when its tile is, and what is made of its result, broadcast along the row again too, is in the same group
+(a softmax, a layer norm).  Such results have, in the tiles, size 1 in the dims of the row, whatever their types say.
 """
 
 from __future__ import annotations
@@ -23,15 +27,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpiarray import memory
-from mpiarray.core.jaxpr import Eqn, Jaxpr, Var
+from mpiarray.core.jaxpr import Eqn, Jaxpr
 from mpiarray.core.op import OPS, Out, Undefined, define
 from mpiarray.core.plan import Plan, replicated
 from mpiarray.core.source import Source
 from mpiarray.core.value import Literal
 from mpiarray.errors import InternalError
-from mpiarray.ops.linear import broadcast_in_dim, reduce_sum
+from mpiarray.ops.linear import broadcast_in_dim, reduce_sum, reshape, squeeze
 from mpiarray.ops.moments import Moments, moments
 from mpiarray.ops.reductions import reduce_and, reduce_max, reduce_min, reduce_or, reduce_prod, reduce_xor
+from mpiarray.ops.tile_steps import Buffers, comparisons_first, factors_of, kernel_of, ufunc_of, writer_of
 from mpiarray.types import dtypes
 
 Shape = tuple[int, ...]
@@ -182,6 +187,7 @@ class Tiled:
     sources  for each operand what it is a part of: shifted parts of one array are in the cache together
     dead     the operands, by number, whose row-major blocks nobody needs afterwards: results may be written there
     lent     those that may hold what is in between, but no results
+    rows     how many of the last dims each tile has whole (0: none need to be)
     """
 
     def __init__(
@@ -193,23 +199,41 @@ class Tiled:
         sources: Sequence[Any] | None = None,
         dead: Collection[int] = (),
         lent: Collection[int] = (),
+        rows: int = 0,
     ):
         self.jaxpr = jaxpr
         self.shape = shape
+        self.rows = rows
         self.sources = jaxpr.invars if sources is None else sources
         self.targets = targets
         self.pieces = {jaxpr.invars[k]: boxes for k, boxes in (pieces or {}).items()}
-        self.views = {e.outvars[0]: e for e in jaxpr.eqns if e.op is broadcast_in_dim}
-        self.steps = comparisons_first([e for e in jaxpr.eqns if e.op is not broadcast_in_dim])
-        self.sums = {e.outvars[0]: accumulator(e) for e in self.steps if e.op.name in COMBINE}
-        self.moments = {e.outvars[0]: dtypes.storage(e.invars[0].aval.dtype) for e in self.steps if e.op is moments}
+        made = {v for e in jaxpr.eqns for v in e.outvars}
+        self.views = {e.outvars[0]: e for e in jaxpr.eqns if e.op is broadcast_in_dim and e.invars[0] not in made}
+        self.steps = comparisons_first([e for e in jaxpr.eqns if e.outvars[0] not in self.views])
+        self.by_row = {e.outvars[0] for e in self.steps if rows and self._is_by_row(e)}
+        ends = [e for e in self.steps if e.outvars[0] not in self.by_row]
+        self.sums = {e.outvars[0]: accumulator(e) for e in ends if e.op.name in COMBINE}
+        self.moments = {e.outvars[0]: dtypes.storage(e.invars[0].aval.dtype) for e in ends if e.op is moments}
         self.results = [v for v in jaxpr.outvars if v not in self.sums and v not in self.moments]
-        kept = {*self.results, *self.sums, *self.moments, *self.views}
-        self.buffers = _Buffers(self.steps, self.results, kept, self._writable(dead), self._writable(lent))
+        kept = {*self.results, *self.sums, *self.moments, *self.views, *self.by_row}
+        whole = [v for v in self.results if v not in self.by_row]
+        self.buffers = Buffers(self.steps, whole, kept, self._writable(dead), self._writable(lent))
         self.over = self.buffers.over
         self.size = self._tile_size()
         self._flat = _Writer(self, (math.prod(shape),)).function() if self._may_be_flat() else None
         self._sliced = [k for k, v in enumerate(jaxpr.invars) if v.aval.shape == shape]
+
+    def _is_by_row(self, eqn: Eqn) -> bool:
+        """Whether a value has one element for each row: a row's reduction, what is made of such, also broadcast along rows."""
+        n = len(self.shape)
+        if eqn.op.name in COMBINE and set(eqn.params["axes"]) == set(range(n - self.rows, n)):
+            return True
+        return self.renames(eqn) or (eqn.op.elementwise and eqn.outvars[0].aval.shape != self.shape)
+
+    def renames(self, eqn: Eqn) -> bool:
+        """Whether a row's result only changes its shape: dims of size 1 come or go, or it is broadcast along the row."""
+        small = eqn.op.name in COMBINE and eqn.invars[0].aval.shape != self.shape
+        return small or eqn.op in (broadcast_in_dim, reshape, squeeze)
 
     def _writable(self, numbers: Collection[int]) -> list[Any]:
         """Of operands that may be written over those that each tile reads at its own place, by functions of elements."""
@@ -229,11 +253,12 @@ class Tiled:
         joined = self.sums or self.moments or self.buffers.dtypes
         if each * elements <= _UNCUT_BYTES and not joined:
             return max(1, elements)
-        return max(_FEWEST, min(_MOST, 2 * CACHE_BYTES // each))
+        row = math.prod(self.shape[len(self.shape) - self.rows :]) if self.rows else 1
+        return max(_FEWEST, min(_MOST, 2 * CACHE_BYTES // each), row)
 
     def _bytes_per_element(self) -> int:
         arrays = {s: v for v, s in zip(self.jaxpr.invars, self.sources) if v.aval.shape == self.shape}
-        new = [r for r in self.results if r not in self.over]
+        new = [r for r in self.results if r not in self.over and r not in self.by_row]
         scratch = [d.itemsize for d in self.moments.values()]
         return sum((*self.buffers.itemsizes, *scratch)) + sum(
             dtypes.storage(v.aval.dtype).itemsize for v in (*arrays.values(), *new)
@@ -245,6 +270,7 @@ class Tiled:
         shapes = [self.expanded(v) for v in (*self.jaxpr.invars, *self.views) if v in used]
         return (
             len(self.shape) > 0
+            and not self.rows
             and not self.pieces
             and self.targets is None
             and all(s == self.shape or math.prod(s) == 1 for s in shapes)
@@ -255,8 +281,8 @@ class Tiled:
         """The shape in which an operand, or an operand's broadcast, meets the tiles: dims of the group or 1."""
         eqn = self.views.get(v)
         shape = v.aval.shape
-        if eqn is None:
-            return shape if shape else (1,) * len(self.shape)
+        if eqn is None:  # of lower rank than the group are only scalars, and arrays without the dims of the rows
+            return (*shape, *(1,) * (len(self.shape) - len(shape)))
         inner = [1] * len(self.shape)
         for n, d in zip(eqn.invars[0].aval.shape, eqn.params["broadcast_dimensions"]):
             inner[d] = n
@@ -264,6 +290,8 @@ class Tiled:
 
     def is_full(self, v: Any) -> bool:
         """Whether a tile of a value has all its elements, and not 1 along dims that are broadcast."""
+        if v in self.by_row:
+            return False
         return v.aval.shape == self.shape and (v not in self.views or self.expanded(v) == self.shape)
 
     def __call__(self, *blocks: Any) -> Any:
@@ -275,127 +303,6 @@ class Tiled:
     def _in_dims(self) -> Callable[..., Any]:
         """For blocks that are not flat: most groups that may be flat never need it."""
         return _Writer(self, self.shape).function()
-
-
-def comparisons_first(steps: Sequence[Eqn]) -> list[Eqn]:
-    """The steps with each one that makes bools of wider values moved to where these are made.
-
-    What reads the values last may then write over them: `maximum(x, 0)` after `x > 0`.
-    """
-    makers: dict[Any, int] = {e.outvars[0]: k for k, e in enumerate(steps)}
-
-    def place(k: int, eqn: Eqn) -> tuple[int, int]:
-        narrows = eqn.outvars[0].aval.dtype == np.bool_ and any(v.aval.dtype != np.bool_ for v in eqn.invars)
-        if not narrows or not eqn.op.elementwise:
-            return k, 0
-        return max((makers.get(v, -1) for v in eqn.invars), default=-1), 1
-
-    order = sorted(range(len(steps)), key=lambda k: (*place(k, steps[k]), k))
-    return [steps[k] for k in order]
-
-
-class _Buffers:
-    """Which temporary buffer each value of a tile is in: a buffer is free again after its value's last use, and so is an operand
-    that nobody needs afterwards (`dead` ones may be results, `lent` ones may not).
-
-    Only values that can be written into a given array have one (`writer_of`); what other functions return lives as long as its
-    name, and may be a view of an operand, whose buffer therefore stays.  A writer may write over its own operand.
-    A chain of values that each die in making the next, and that ends in a result, is computed in the result's memory.
-    """
-
-    def __init__(
-        self,
-        steps: Sequence[Eqn],
-        results: Sequence[Any],
-        kept: set[Any],
-        dead: Sequence[Any] = (),
-        lent: Sequence[Any] = (),
-    ):
-        self.of: dict[Any, Any] = {}
-        self.dtypes: list[Any] = []
-        last: dict[Any, int] = {v: k for k, e in enumerate(steps) for v in e.invars if not isinstance(v, Literal)}
-        viewed = {v for e in steps if writer_of(e) is None for v in e.invars}
-        self.over = self._overwritten(steps, results, dead, last)
-        self.in_result = self._chains(steps, results, {*kept, *viewed}, last)
-        spare = [v for v in (*dead, *lent) if v in last and v not in self.over.values()]
-        free: list[Any] = []  # numbers of buffers, and operands
-        for k, eqn in enumerate(steps):
-            free += [self.of[v] for v in dict.fromkeys(eqn.invars) if v in self.of and last[v] == k and v not in viewed]
-            free += [v for v in spare if last[v] == k]
-            (out,) = eqn.outvars
-            if out in kept or out in self.in_result or writer_of(eqn) is None:
-                continue
-            dtype = dtypes.storage(out.aval.dtype)
-            found = next((b for b in free if self._dtype(b) == dtype), None)
-            if found is None:
-                found = len(self.dtypes)
-                self.dtypes.append(dtype)
-            else:
-                free.remove(found)
-            self.of[out] = found
-        self.itemsizes = [d.itemsize for d in self.dtypes]
-
-    def _dtype(self, place: Any) -> Any:
-        return self.dtypes[place] if isinstance(place, int) else dtypes.storage(place.aval.dtype)
-
-    @staticmethod
-    def _overwritten(
-        steps: Sequence[Eqn], results: Sequence[Any], dead: Sequence[Any], last: dict[Any, int]
-    ) -> dict[Any, Any]:
-        """For results the operand in whose memory they are: one that nothing reads after the step that makes the result."""
-        maker: dict[Any, int] = {e.outvars[0]: k for k, e in enumerate(steps)}
-        found: dict[Any, Any] = {}
-        for v in dead:
-            same = [r for r in results if dtypes.storage(r.aval.dtype) == dtypes.storage(v.aval.dtype)]
-            result = next((r for r in same if v in last and r not in found and last[v] <= maker[r]), None)
-            if result is not None:
-                found[result] = v
-        return found
-
-    def _chains(
-        self, steps: Sequence[Eqn], results: Sequence[Any], fixed: set[Any], last: dict[Any, int]
-    ) -> dict[Any, Any]:
-        """Values that may be where a result will be."""
-        maker: dict[Any, int] = {e.outvars[0]: k for k, e in enumerate(steps)}
-        found: dict[Any, Any] = {}
-        for result in results:
-            value, since = result, last.get(self.over.get(result), -1)  # before that its memory is an operand
-            while value is not None and writer_of(steps[maker[value]]) is not None:
-                k, value = maker[value], None
-                for v in steps[k].invars:
-                    usable = isinstance(v, Var) and v in maker and v not in fixed and v not in found and last[v] == k
-                    usable = usable and maker[v] >= since
-                    if usable and v.aval.dtype == result.aval.dtype and writer_of(steps[maker[v]]) is not None:
-                        found[v], value = result, v
-                        break
-        return found
-
-
-def ufunc_of(eqn: Eqn) -> Any:
-    """The ufunc that an equation is; else None."""
-    if not eqn.op.elementwise:
-        return None
-    found = kernel_of(eqn)
-    return found if isinstance(found, np.ufunc) and found.nout == 1 and found.nin == len(eqn.invars) else None
-
-
-def writer_of(eqn: Eqn) -> Callable[..., Any] | None:
-    """`f(*blocks, out=...)` where an equation can write into a given array, which may be one of its operands: ufuncs,
-    and functions that have such a form as `into`."""
-    if not eqn.op.elementwise:
-        return None
-    found = ufunc_of(eqn)
-    return found if found is not None else getattr(kernel_of(eqn), "into", None)
-
-
-def kernel_of(eqn: Eqn) -> Callable[..., Any]:
-    """The function of blocks that an equation without communication is."""
-    run = eqn.op.kernel(dtypes.storage(eqn.invars[0].aval.dtype)) if eqn.invars else eqn.op.impl
-    assert run is not None, f"{eqn.op.name} has no impl"
-    choose = getattr(run, "for_params", None)
-    if choose is not None:
-        return choose(**eqn.params)
-    return partial(run, **eqn.params) if eqn.params else run
 
 
 class _Writer:
@@ -491,6 +398,7 @@ class _Writer:
     def _operands(self) -> None:
         """Views of the operands in the group's dims."""
         used = {v for e in self.tiled.steps for v in e.invars if not isinstance(v, Literal)}
+        given = dict(self.names)
         for k, v in enumerate([v for v in (*self.tiled.jaxpr.invars, *self.tiled.views) if v in used]):
             eqn = self.tiled.views.get(v)
             origin = v if eqn is None else eqn.invars[0]
@@ -498,7 +406,7 @@ class _Writer:
             if self.flat:
                 shape = self.shape if shape == self.tiled.shape else (1,)
             name = f"x{k}"
-            text = self.source.value(origin.val) if isinstance(origin, Literal) else self.names[origin]
+            text = self.source.value(origin.val) if isinstance(origin, Literal) else given[origin]
             if v in self.tiled.pieces:
                 self._in_parts(v, text, self.tiled.pieces[v])
                 continue
@@ -537,6 +445,11 @@ class _Writer:
             line(f"{name} = a{self.tiled.jaxpr.invars.index(self.tiled.over[v])}")
         else:
             line(f"{name} = {value(memory.maker(v.aval.shape, dtype))}()")
+        if v in self.tiled.by_row:
+            shape = (*self.shape[: len(self.shape) - self.tiled.rows], *(1,) * self.tiled.rows)
+            line(f"{name}v = {name}.reshape({value(shape)})")
+            self.names[v] = self._slice(f"{name}v", shape)
+            return name
         if acc is None:
             flat = f"{name}v"
             line(f"{flat} = {name}.reshape({value(self.shape)})" if self.flat else f"{flat} = {name}")
@@ -561,13 +474,13 @@ class _Writer:
             (v,) = eqn.invars
             product = makers.get(v)
             single = product is not None and readers[v] == 1 and v not in self.tiled.jaxpr.outvars
-            factors = _factors(product) if single and product is not None else None
+            factors = factors_of(product) if single and product is not None else None
             if factors is not None and all(self.tiled.is_full(f) for f in factors):
                 found[v] = eqn
         return found
 
     def _sum_of_product(self, product: Eqn, total: Eqn) -> None:
-        a, b = (self.names[v] for v in _factors(product) or ())
+        a, b = (self.names[v] for v in factors_of(product) or ())
         into = self.names[total.outvars[0]]
         value = self.source.value
         if self.single:
@@ -581,6 +494,9 @@ class _Writer:
         ins = ", ".join(value(v.val) if isinstance(v, Literal) else self.names[v] for v in eqn.invars)
         if out in tiled.moments:
             line(f"{self.names[out]}.add({ins})")
+            return
+        if out in tiled.by_row:
+            self._row_step(eqn, ins)
             return
         acc = tiled.sums.get(out)
         if acc is not None:
@@ -608,8 +524,25 @@ class _Writer:
             self.names[out] = f"v{len(self.names)}"
             made = f"{value(kernel_of(eqn))}({ins})"
             if not any(not isinstance(v, Literal) and tiled.is_full(v) for v in eqn.invars):
-                made = f"{value(np.broadcast_to)}({made}, {value(self.shapes)}[{0 if self.single else 't'}])"  # for a reduction, which counts elements
+                made = f"{value(np.broadcast_to)}({made}, {value(self.shapes)}[{self._t}])"  # for a reduction, which counts elements
             line(f"{self.names[out]} = {made}")
+
+    def _row_step(self, eqn: Eqn, ins: str) -> None:
+        """A value with one element for each row: its dims after the leading ones are 1 in the tile."""
+        (out,) = eqn.outvars
+        renames = self.tiled.renames(eqn)
+        made = ins if renames else f"{self.source.value(kernel_of(eqn))}({ins})"
+        if eqn.op.name in COMBINE and not renames:
+            rows = self.tiled.rows
+            shapes = [(*s[: len(s) - rows], *(1,) * rows) for s in self.shapes]
+            made = f"{made}.reshape({self.source.value(shapes)}[{self._t}])"
+        if out in self.tiled.results:
+            self.source.line(f"{self.names[out]}[...] = {made}")
+        elif renames:
+            self.names[out] = made
+        else:
+            self.names[out] = f"v{len(self.names)}"
+            self.source.line(f"{self.names[out]} = {made}")
 
     def _with_bounds(self, eqn: Eqn) -> str | None:
         """The operands of a maximum or minimum of a tile and a number, with an array of that number in its place."""
@@ -636,32 +569,18 @@ def _filled(count: int, dtype: Any, number: bytes) -> np.ndarray:
     return found
 
 
-def _factors(eqn: Eqn) -> tuple[Any, Any] | None:
-    """The two arrays of one shape whose product an equation is."""
-    ufunc = ufunc_of(eqn)
-    if ufunc is np.square:
-        return eqn.invars[0], eqn.invars[0]
-    a, *others = eqn.invars
-    same = ufunc is np.multiply and all(v.aval.shape == eqn.outvars[0].aval.shape for v in eqn.invars)
-    return (a, others[0]) if same and not any(isinstance(v, Literal) for v in eqn.invars) else None
-
-
-def squared(eqn: Eqn) -> Any:
-    """The array whose square an equation is; else None."""
-    factors = _factors(eqn) if eqn.op.elementwise and eqn.invars else None
-    return factors[0] if factors is not None and factors[0] is factors[1] else None
-
-
-def _build(ctx: Any, *, jaxpr: Jaxpr, shape: Shape) -> Callable[..., Any]:
-    return Tiled(jaxpr, shape)
+def _build(ctx: Any, *, jaxpr: Jaxpr, shape: Shape, rows: int = 0) -> Callable[..., Any]:
+    return Tiled(jaxpr, shape, rows=rows)
 
 
 _NEVER = Undefined("groups are made after differentiation and batching, of blocks")
 
 fusion = define(
     "fusion",
-    type_rule=lambda *xs, jaxpr, shape: [Out(v.aval.shape, v.aval.dtype, v.aval.weak_type) for v in jaxpr.outvars],
-    plan=lambda avals, *, jaxpr, shape: Plan(
+    type_rule=lambda *xs, jaxpr, shape, rows=0: [
+        Out(v.aval.shape, v.aval.dtype, v.aval.weak_type) for v in jaxpr.outvars
+    ],
+    plan=lambda avals, *, jaxpr, shape, rows=0: Plan(
         tuple(replicated(a.ndim) for a in avals), tuple(replicated(v.aval.ndim) for v in jaxpr.outvars)
     ),
     build=_build,

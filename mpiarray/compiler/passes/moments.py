@@ -20,7 +20,8 @@ from mpiarray.ops.collectives import psum
 from mpiarray.ops.complex_parts import conj_op, real
 from mpiarray.ops.linear import broadcast_in_dim, convert_element_type, reduce_sum, reshape
 from mpiarray.ops.manual import psum_invariant, unreduced_psum
-from mpiarray.ops.tiles import CACHE_BYTES, squared
+from mpiarray.ops.tile_steps import squared
+from mpiarray.ops.tiles import CACHE_BYTES
 from mpiarray.transforms.evaluate import dead_code
 from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray

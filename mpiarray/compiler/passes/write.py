@@ -40,7 +40,9 @@ def _is_update(eqn: Eqn) -> bool:
 
 
 def _is_array(maker: Eqn) -> bool:
-    """Whether a group's result has its shape, and is no sum."""
+    """Whether a group's result has its shape, and is no sum; with rows the box might cut them."""
+    if maker.params.get("rows"):
+        return False
     inner = maker.params["jaxpr"]
     ends = {v for e in inner.eqns if e.op in REDUCTIONS for v in e.outvars}
     return inner.outvars[0].aval.shape == maker.params["shape"] and inner.outvars[0] not in ends
