@@ -159,3 +159,17 @@ def test_large_blocks_of_all_dtypes_begin_at_a_cache_line(dtype):
         x = memory.empty(shape, dtype)
         assert (x.shape, x.dtype) == (shape, np.dtype(dtype))
         assert x.ctypes.data % memory.ALIGNMENT == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128, np.bool_])
+@pytest.mark.parametrize("nbytes", [100, memory.ALIGNED_FROM, memory.PAGED_FROM])
+def test_where_new_arrays_begin(nbytes, dtype):
+    """All at once, so that they lie apart."""
+    size = -(-nbytes // np.dtype(dtype).itemsize)
+    step = {100: 1, memory.ALIGNED_FROM: 64, memory.PAGED_FROM: 4096}[nbytes]
+    made = [memory.empty(shape, dtype) for shape in ((size,), (1, size), (size, 1)) for _ in range(3)]
+    for x in made:
+        assert x.dtype == dtype and x.size == size and x.flags.c_contiguous and x.ctypes.data % step == 0
+    for k, x in enumerate(made):
+        x[...] = k % 2
+    assert all((x == k % 2).all() for k, x in enumerate(made))

@@ -295,7 +295,7 @@ def own_block(b: Any) -> np.ndarray:
     base = b.base
     while base is not None and type(base) is np.ndarray and base.base is not None:
         base = base.base
-    return b if type(base) is np.ndarray and base.nbytes <= b.nbytes + memory.ALIGNMENT else b.copy()
+    return b if type(base) is np.ndarray and base.nbytes <= b.nbytes + memory.alignment(b.nbytes) else b.copy()
 
 
 def _described(step: Run, eqn: Eqn) -> Run:

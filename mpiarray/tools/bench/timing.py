@@ -33,10 +33,10 @@ class Times:
 
 
 def buffer(shape: int | tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
-    """A new array that begins at a cache line: numpy's own begin where the allocator likes, and vector units then work on two lines."""
+    """A new array that begins at a page: numpy's own begin where the allocator likes, and vector units then work on two lines."""
     nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.empty(nbytes + 64, np.uint8)
-    start = -raw.ctypes.data % 64
+    raw = np.empty(nbytes + 4096, np.uint8)
+    start = -raw.ctypes.data % 4096
     return raw[start : start + nbytes].view(dtype).reshape(shape)
 
 
