@@ -1,6 +1,6 @@
 """The compiler: `PASSES`, in order, and what runs them.
 
-    program -> inline -> dead code -> common subexpressions -> propagate -> choose -> scatter -> partition -> (local)
+    program -> inline -> dead code -> common subexpressions -> inside -> propagate -> choose -> scatter -> partition -> (local)
     dead code, common subexpressions, variances in one pass, reads of own parts, fewer reshapes, combined sums, fused groups
     -> executable
 
@@ -15,6 +15,7 @@ from typing import Any
 from mpiarray.compiler.passes.choose import choose
 from mpiarray.compiler.passes.combine import combine
 from mpiarray.compiler.passes.fuse import fuse
+from mpiarray.compiler.passes.inside import inside
 from mpiarray.compiler.passes.moments import moments
 from mpiarray.compiler.passes.overlap import overlap
 from mpiarray.compiler.passes.partition import partition
@@ -56,6 +57,7 @@ PASSES: tuple[Pass, ...] = (
     _global(inline),
     _global(dead_code),
     _global(common_subexpressions),
+    inside,
     propagate,
     choose,
     scatter,

@@ -33,6 +33,7 @@ from mpiarray.types.mesh import AxisType
 
 MeshShape = tuple[tuple[str, int], ...]
 Coords = dict[str, int]
+Box = tuple[slice, ...]  # slices with a start and a stop
 
 
 class Along(NamedTuple):
@@ -182,7 +183,7 @@ def table(
     named = {a for dims in (*sources, target) for blocks in dims for a in blocks.axes}
     axes = tuple(name for name, _ in mesh_shape if name in named)
     here = _place(sizes, coords, axes)
-    mine = [_range(sizes, coords, b) for b in target]
+    mine = [range_of(sizes, coords, b) for b in target]
     copies: list[Piece] = []
     recvs: list[Piece] = []
     sends: list[Piece] = []
@@ -205,7 +206,8 @@ def _place(sizes: dict[str, int], coords: Coords, axes: Sequence[str]) -> int:
     return k
 
 
-def _range(sizes: dict[str, int], coords: Coords, blocks: Blocks) -> tuple[int, int]:
+def range_of(sizes: dict[str, int], coords: Coords, blocks: Blocks) -> tuple[int, int]:
+    """The first index of the block of the device at `coords` along one dim, and how many it holds."""
     return blocks.start + _place(sizes, coords, blocks.axes) * blocks.step, blocks.length
 
 
@@ -256,7 +258,7 @@ def _outgoing(
     sizes: dict[str, int], coords: Coords, move: Move, source: Sequence[Blocks], target: Sequence[Blocks]
 ) -> Iterator[tuple[Coords, list[Along]]]:
     """(coordinates of the receiver, parts per dim) of each box of the device's own source block that a device takes."""
-    mine = [_range(sizes, coords, b) for b in source]
+    mine = [range_of(sizes, coords, b) for b in source]
     free = tuple(dict.fromkeys(a for b in source for a in b.axes))
     found: list[dict[int, Along | None]] = [{} for _ in target]
     for numbers in itertools.product(*(range(sizes[a]) for a in free)):
@@ -310,8 +312,8 @@ def _build(
 
 def _pieces(ctx: DeviceContext, avals: Sequence[ShapedArray], *, moves: tuple[Move, ...],
             sources: tuple[tuple[Blocks, ...], ...], target: tuple[Blocks, ...], covered: bool) -> Any:  # fmt: skip
-    """Where the moves fill the whole result: views of this device's blocks, and what the others send."""
-    if not covered:
+    """Views of this device's blocks, what the others send, and around them the scalar that the result starts from."""
+    if not covered and avals[0].ndim:
         return None
     shape_of_mesh = ctx.mesh.shape_tuple
     mine = table(shape_of_mesh, ctx.coords, moves, sources, target)
@@ -328,12 +330,42 @@ def _pieces(ctx: DeviceContext, avals: Sequence[ShapedArray], *, moves: tuple[Mo
                 [(p.peer, arrays[p.operand][p.source]) for p in mine.sends],
                 [(p.peer, out) for p, out in zip(mine.recvs, received)],
             )
-        return [*(arrays[p.operand][p.source] for p in mine.copies), *received]
+        around = [np.broadcast_to(base, size) for size in rest]
+        return [*(arrays[p.operand][p.source] for p in mine.copies), *received, *around]
 
     boxes = [p.target for p in (*mine.copies, *mine.recvs)]
     if any(s.step not in (None, 1) for box in boxes for s in box):
         return None
-    return boxes, run
+    shape = tuple(b.length for b in target)
+    others = [] if covered else rest_of(shape, bounds_of(boxes, shape))
+    rest = [sizes_of(box) for box in others]
+    filled = sum(math.prod(sizes_of(box)) for box in (*boxes, *others)) == math.prod(shape)
+    return ([*boxes, *others], run) if filled else None
+
+
+def sizes_of(box: Box) -> tuple[int, ...]:
+    return tuple(s.stop - s.start for s in box)
+
+
+def rest_of(shape: Sequence[int], box: Box) -> list[Box]:
+    """Boxes that fill what a box leaves of an array."""
+    found = []
+    inner = [slice(0, n) for n in shape]
+    for d, s in enumerate(box):
+        for side in (slice(0, s.start), slice(s.stop, shape[d])):
+            if side.stop > side.start:
+                found.append((*inner[:d], side, *inner[d + 1 :]))
+        inner[d] = s
+    return found
+
+
+def bounds_of(boxes: Sequence[Box], shape: Sequence[int]) -> Box:
+    """The box around disjoint boxes if they fill it, else an empty one."""
+    if not boxes:
+        return tuple(slice(0, 0) for _ in shape)
+    outer = tuple(slice(min(b[d].start for b in boxes), max(b[d].stop for b in boxes)) for d in range(len(shape)))
+    full = sum(math.prod(sizes_of(b)) for b in boxes) == math.prod(sizes_of(outer))
+    return outer if full else tuple(slice(0, 0) for _ in shape)
 
 
 _build.pieces = _pieces  # type: ignore[attr-defined]
@@ -347,7 +379,7 @@ def is_local(
     axes = [a for a in sizes if any(a in b.axes for dims in (*sources, target) for b in dims)]
     for numbers in itertools.product(*(range(sizes[a]) for a in axes)):
         coords = dict.fromkeys(sizes, 0) | dict(zip(axes, numbers))
-        mine = [_range(sizes, coords, b) for b in target]
+        mine = [range_of(sizes, coords, b) for b in target]
         for move in moves:
             if any(holder != coords for holder, _ in _incoming(sizes, coords, move, sources[move.operand], mine)):
                 return False

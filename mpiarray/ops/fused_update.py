@@ -19,38 +19,33 @@ from mpiarray.core.device import DeviceContext
 from mpiarray.core.jaxpr import Jaxpr
 from mpiarray.core.op import Out, Undefined, define
 from mpiarray.core.plan import Plan, mesh_order, replicated
-from mpiarray.ops.boxes import Blocks, Move, Piece, Table, clamp_start, is_local, placed, table
-from mpiarray.ops.tiles import Box, Shape, Tiled
+from mpiarray.ops.boxes import (
+    Blocks,
+    Box,
+    Move,
+    Piece,
+    Table,
+    bounds_of,
+    clamp_start,
+    is_local,
+    placed,
+    rest_of,
+    sizes_of,
+    table,
+)
+from mpiarray.ops.inside import own_part
+from mpiarray.ops.tiles import Shape, Tiled
 
 _NEVER = Undefined("groups are made after differentiation and batching, of blocks")
 
 #: sizes and blocks of update and array over the mesh: (source_shape, target_shape, source, target) of `move_boxes_at`
 Moves = tuple[Shape, Shape, tuple[Blocks, ...], tuple[Blocks, ...]]
+#: where the group computes on all of the array, and a box of it is written: start, limit and blocks of `update_inside`
+Part = tuple[Shape, Shape, tuple[Blocks, ...]]
 
 
-def _sizes(box: Box) -> Shape:
-    return tuple(s.stop - s.start for s in box)
-
-
-def _rest(shape: Shape, box: Box) -> list[Box]:
-    """Boxes that fill what a box leaves of an array."""
-    found = []
-    inner = [slice(0, n) for n in shape]
-    for d, s in enumerate(box):
-        for side in (slice(0, s.start), slice(s.stop, shape[d])):
-            if side.stop > side.start:
-                found.append((*inner[:d], side, *inner[d + 1 :]))
-        inner[d] = s
-    return found
-
-
-def _bounds(boxes: Sequence[Box], shape: Shape) -> Box:
-    """The box around disjoint boxes if they fill it, else an empty one."""
-    if not boxes:
-        return tuple(slice(0, 0) for _ in shape)
-    outer = tuple(slice(min(b[d].start for b in boxes), max(b[d].stop for b in boxes)) for d in range(len(shape)))
-    full = sum(math.prod(_sizes(b)) for b in boxes) == math.prod(_sizes(outer))
-    return outer if full else tuple(slice(0, 0) for _ in shape)
+def _length(s: slice) -> int:
+    return s.stop - s.start
 
 
 def each_once(boxes: Sequence[Box], shape: Shape) -> bool:
@@ -60,13 +55,16 @@ def each_once(boxes: Sequence[Box], shape: Shape) -> bool:
         for k, a in enumerate(boxes)
         for b in boxes[:k]
     )
-    return apart and sum(math.prod(_sizes(b)) for b in boxes) == math.prod(shape)
+    return apart and sum(math.prod(sizes_of(b)) for b in boxes) == math.prod(shape)
 
 
 def _table(
-    ctx: DeviceContext, base: Shape, shape: Shape, starts: tuple[int, ...], moves: Moves | None
+    ctx: DeviceContext, base: Shape, shape: Shape, starts: tuple[int, ...], moves: Moves | None, part: Part | None
 ) -> tuple[Table, Any]:
     """What this device writes, sends and receives, and the group that it does this with (None: nobody sends anything)."""
+    if part is not None:
+        box = own_part(ctx, *part)
+        return Table((), (Piece(0, 0, box, box),) if all(map(_length, box)) else (), (), ()), None
     if moves is None:
         at = [clamp_start(s, n, m) for s, n, m in zip(starts, base, shape)]
         target = tuple(slice(a, a + n) for a, n in zip(at, shape))
@@ -87,17 +85,18 @@ def prepare(
     base: Shape,
     starts: tuple[int, ...],
     moves: Moves | None,
+    part: Part | None = None,
     pieces: Any = None,
     sources: Any = None,
 ) -> Callable[..., Any]:
     """The function of (array, operands of the group)."""
-    mine, group = _table(ctx, base, shape, starts, moves)
+    mine, group = _table(ctx, base, shape, starts, moves, part)
     boxes = [p.source for p in (*mine.copies, *mine.sends)]
-    direct = each_once(boxes, shape)
+    direct = part is not None or each_once(boxes, shape)
     tiled = Tiled(jaxpr, shape, pieces, boxes if direct else None, sources)
     written = [p.target for p in (*mine.copies, *mine.recvs)]
-    kept = _rest(base, _bounds(written, base))
-    lengths = [_sizes(p.source) for p in mine.sends]
+    kept = rest_of(base, bounds_of(written, base))
+    lengths = [sizes_of(p.source) for p in mine.sends]
 
     def run(array: Any, *blocks: Any) -> np.ndarray:
         out = memory.empty(base, array.dtype)

@@ -24,6 +24,8 @@ from mpiarray.ops.boxes import (
     move_boxes_at,
     moves_of,
     padded,
+    rest_of,
+    sizes_of,
     sliced,
     slices_of,
 )
@@ -184,6 +186,22 @@ def _pad_impl(x: Any, value: Any, *, padding_config: Config) -> np.ndarray:
         source, target = slices_of(runs)
         out[target] = x[source]
     return out
+
+
+def _pad_pieces(ctx: Any, avals: Sequence[ShapedArray], *, padding_config: Config) -> Any:
+    """A view of the operand, and the padding value around it."""
+    x, _ = avals
+    shape = _pad_shape(x.shape, padding_config)
+    runs = [padded(n, lo, inner, m) for n, m, (lo, _, inner) in zip(x.shape, shape, padding_config)]
+    if not all(r.size for r in runs) or any(inner for _, _, inner in padding_config):
+        return None
+    source, target = slices_of(runs)
+    around = rest_of(shape, target)
+    sizes = [sizes_of(box) for box in around]
+    return [target, *around], lambda x, value: [x[source], *(np.broadcast_to(value, n) for n in sizes)]
+
+
+_pad_impl.pieces = _pad_pieces  # type: ignore[attr-defined]
 
 
 def _pad_sums(op: Op, sums: list[PartialSums], avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> PartialSums:

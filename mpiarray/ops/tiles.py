@@ -91,10 +91,10 @@ class _Scan(NamedTuple):
     shapes: list[Shape]
 
 
-def scan(shape: Shape, size: int, cuts: Sequence[Sequence[int]] = ()) -> _Scan:
+def scan(shape: Shape, size: int, cuts: Sequence[Sequence[int]] = (), only: Sequence[Box] | None = None) -> _Scan:
     """Tiles of at most about `size` elements: whole trailing dims, a part of one dim, single steps along those before it.
 
-    `cuts`: for each dim the places that no tile may reach across.
+    `cuts`: for each dim the places that no tile may reach across; `only`: boxes out of which there are no tiles.
     """
     out = _Scan([], [])
     ends = (
@@ -103,8 +103,14 @@ def scan(shape: Shape, size: int, cuts: Sequence[Sequence[int]] = ()) -> _Scan:
         else [[0, n] for n in shape]
     )
     for corner in itertools.product(*(itertools.pairwise(e) if len(e) > 1 else [(0, 0)] for e in ends)):
+        if only is not None and not any(_lies_in(corner, box) for box in only):
+            continue
         _scan_box(out, [a for a, _ in corner], tuple(b - a for a, b in corner), size)
     return out
+
+
+def _lies_in(ends: Iterable[tuple[int, int]], box: Box) -> bool:
+    return all(s.start <= a and b <= s.stop for (a, b), s in zip(ends, box))
 
 
 def _scan_box(out: _Scan, corner: Sequence[int], shape: Shape, size: int) -> None:
@@ -313,7 +319,8 @@ class _Writer:
         self.shape = shape
         self.flat = shape != tiled.shape
         boxes = [*tiled.pieces.values(), tiled.targets or ()]
-        self.tiles = scan(shape, tiled.size, [sorted(c) for c in cuts_of(shape, boxes)] if any(boxes) else ())
+        cuts = [sorted(c) for c in cuts_of(shape, boxes)] if any(boxes) else ()
+        self.tiles = scan(shape, tiled.size, cuts, tiled.targets)
         self.single = len(self.tiles.indices) == 1 and not any(boxes)  # then nothing is sliced, and sums are not joined
         self._t = "0" if self.single else "t"
         given = [] if tiled.targets is None else ["into"]

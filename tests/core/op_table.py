@@ -475,6 +475,7 @@ row("io_callback", A, want=lambda x: [x * 2], callback=lambda x: [x * 2], result
 COMPILED_ONLY = {
     "fusion_update",
     "fusion",
+    "update_inside",
     "after_others",
     "dynamic_update_slice_in_place",
     "exchange",

@@ -16,10 +16,11 @@ from mpiarray.compiler.passes.simplify import inline
 from mpiarray.compiler.program import Program
 from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var
 from mpiarray.core.op import Op
-from mpiarray.core.plan import Laid, LocalContext, Pending, Plan, local_shape, mesh_order
+from mpiarray.core.plan import Laid, LocalContext, Pending, Plan, local_shape, mesh_order, replicated
 from mpiarray.core.trace import abstract_mesh, current
 from mpiarray.core.value import Literal
 from mpiarray.ops.collectives import reduce_over
+from mpiarray.ops.linear import broadcast_in_dim
 from mpiarray.ops.redistribute import redistribute
 from mpiarray.transforms.evaluate import dead_code
 from mpiarray.transforms.stage import StageTrace
@@ -58,6 +59,7 @@ class _Partitioner:
         self.moved: dict[tuple[Var, Any, P], Any] = {}
         # sums that one reader alone waits for: it may want them scattered, so that they are not reduced before it comes
         self.sums: dict[Var, tuple[AbstractMesh, P]] = {}
+        self.broadcasts: dict[Var, Eqn] = {}  # of which every rank has all: they are made anew where a part is wanted
         self.bodies: dict[Jaxpr, Jaxpr] = {}
         self.readers = Counter(v for e in program.jaxpr.eqns for v in e.invars if not isinstance(v, Literal))
         self.readers.update(v for v in program.jaxpr.outvars if not isinstance(v, Literal))
@@ -106,9 +108,24 @@ class _Partitioner:
         if have == spec and (source is mesh or source.same_axes(mesh)):
             return block
         key = (atom, mesh, spec)
+        if (
+            key not in self.moved
+            and atom in self.broadcasts
+            and not spec.unreduced
+            and (source is mesh or source.same_axes(mesh))
+        ):
+            self.moved[key] = self.broadcast(self.broadcasts[atom], mesh, spec)
         if key not in self.moved:
             self.moved[key] = redistribute(block, atom.aval.shape, itemsize(atom.aval), (source, have), (mesh, spec))
         return self.moved[key]
+
+    def broadcast(self, eqn: Eqn, mesh: AbstractMesh, spec: P) -> Any:
+        """The block of a broadcast, laid out by `spec`, from that of its operand."""
+        (x,), (v,) = eqn.invars, eqn.outvars
+        dims = eqn.params["broadcast_dimensions"]
+        own = P.from_dims(tuple(spec.dims[b] if n == v.aval.shape[b] else () for n, b in zip(x.aval.shape, dims)))
+        shape = local_shape(mesh, v.aval.shape, spec.dims)
+        return broadcast_in_dim(self.at(x, mesh, own), shape=shape, broadcast_dimensions=dims, sharding=None)
 
     def run_eqn(self, eqn: Eqn) -> None:
         plan, mesh = self.program.plans[eqn], mesh_of_eqn(eqn)
@@ -127,6 +144,8 @@ class _Partitioner:
             else:
                 out = eqn.op(*ins, **(eqn.params | plan.params))
         outs = list(out) if eqn.op.multiple_results else [out]
+        if eqn.op is broadcast_in_dim and plan.outs == (replicated(eqn.outvars[0].aval.ndim),) and not plan.result:
+            self.broadcasts[eqn.outvars[0]] = eqn
         for k, (v, block) in enumerate(zip(eqn.outvars, outs)):
             pending = plan.pending[k] if plan.pending else None
             wanted = plan.result[k] if plan.result else plan.outs[k]

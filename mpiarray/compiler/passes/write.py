@@ -10,6 +10,7 @@ from mpiarray.core.jaxpr import Eqn, Jaxpr
 from mpiarray.core.value import Literal
 from mpiarray.ops.boxes import move_boxes_at
 from mpiarray.ops.fused_update import fusion_update
+from mpiarray.ops.inside import update_inside
 from mpiarray.ops.slicing import dynamic_update_slice
 from mpiarray.ops.tiles import REDUCTIONS, fusion
 
@@ -34,6 +35,8 @@ def write(jaxpr: Jaxpr) -> Jaxpr:
 
 def _is_update(eqn: Eqn) -> bool:
     """Whether an equation replaces a box of an array whose place is known."""
+    if eqn.op is update_inside:
+        return True
     known = len(eqn.invars) > 2 and all(isinstance(v, Literal) for v in eqn.invars[2:])
     whole = eqn.op is dynamic_update_slice or (eqn.op is move_boxes_at and not eqn.params["take"])
     return whole and known and eqn.invars[0].aval.ndim == eqn.outvars[0].aval.ndim and eqn.invars[0].aval.ndim > 0
@@ -50,7 +53,8 @@ def _is_array(maker: Eqn) -> bool:
 
 def _merged(eqn: Eqn, maker: Eqn) -> Eqn:
     array, _, *starts = eqn.invars
+    part = tuple(eqn.params[k] for k in ("start", "limit", "blocks")) if eqn.op is update_inside else None
     names = ("source_shape", "target_shape", "source", "target")
     moves: Any = tuple(eqn.params[k] for k in names) if eqn.op is move_boxes_at else None
-    params = dict(maker.params, base=array.aval.shape, starts=tuple(int(s.val) for s in starts), moves=moves)  # type: ignore[union-attr]
+    params = dict(maker.params, base=array.aval.shape, starts=tuple(int(s.val) for s in starts), moves=moves, part=part)  # type: ignore[union-attr]
     return eqn.replace(op=fusion_update, invars=(array, *maker.invars), params=params)
