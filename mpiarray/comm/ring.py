@@ -30,8 +30,9 @@ from mpiarray.comm.pairwise import pieces
 from mpiarray.config import config
 
 _TAG = 3
-PART_BYTES = 2**16
-"""From this size of each member's part on, the ring is faster than what MPI libraries do (measured with two of them)."""
+PART_BYTES = (2**16, 2**19)
+"""From this size of each member's part on, the ring is faster than what MPI libraries do (measured with two of them): of
+two members; of more, who wait for each other at every step."""
 _PIECE_BYTES = 2**20
 """Bytes of one message: long enough for full speed, short enough to stay in the cache."""
 _LINE = 64  # bytes of a cache line, where parts are cut
@@ -47,7 +48,7 @@ def takes(group: Group, op: str, dtype: np.dtype, count: int) -> bool:
         return False
     if count > datatypes.MAX_COUNT or config.sums == "ring":
         return True
-    return config.sums == "auto" and count * dtype.itemsize >= PART_BYTES * group.size
+    return config.sums == "auto" and count * dtype.itemsize >= PART_BYTES[group.size > 2] * group.size
 
 
 def all_reduce(group: Group, x: np.ndarray, op: str, result: np.ndarray) -> None:
