@@ -23,7 +23,7 @@ from mpiarray.core.device import DeviceContext
 from mpiarray.core.infer import infer
 from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var, callee
 from mpiarray.core.op import Op
-from mpiarray.core.trace import Trace, Tracer, leaked, state
+from mpiarray.core.trace import Trace, Tracer, current, leaked, state
 from mpiarray.core.value import Literal, aval_of
 from mpiarray.errors import (
     ConcretizationTypeError,
@@ -34,9 +34,11 @@ from mpiarray.ops.collectives import psum_many
 from mpiarray.ops.manual import align
 from mpiarray.runtime.array import ArrayImpl
 from mpiarray.runtime.eager import compile_for
+from mpiarray.runtime.transfer import move
 from mpiarray.transforms.evaluate import eval_jaxpr
 from mpiarray.transforms.traced_array import TracedArray
-from mpiarray.types.aval import ShapedArray
+from mpiarray.types import dtypes
+from mpiarray.types.aval import NOT_MANUAL, ShapedArray
 from mpiarray.types.mesh import Device
 from mpiarray.types.partition_spec import PartitionSpec as P
 from mpiarray.types.sharding import NamedSharding
@@ -70,7 +72,12 @@ class ManualTracer(TracedArray):
     __repr__ = __str__
 
     def __format__(self, spec: str) -> str:
-        return format(str(self), spec)
+        try:
+            return format(str(self), spec)
+        except ValueError:
+            raise TypeError(
+                f"unsupported format string {spec!r} for a value inside shard_map, which is formatted as text. {self._why()}"
+            ) from None
 
     def _why(self) -> str:
         varies = f", and varies over {sorted(self.aval.vma)}" if self.aval.vma else ""
@@ -79,10 +86,22 @@ class ManualTracer(TracedArray):
             "make it invariant with `lax.psum` or `lax.pmax`, or return it and read it outside."
         )
 
+    def _agreed(self) -> bool:
+        """Whether it is one value that all instances have."""
+        return self.owner.check_vma and self.aval.manual == NOT_MANUAL and self.aval.size == 1
+
     def __bool__(self) -> bool:
-        if self.owner.check_vma and not self.aval.vma and self.aval.size == 1:
-            return bool(self._value().reshape(())[()])
-        return super().__bool__()
+        return bool(self._value().item()) if self._agreed() else super().__bool__()
+
+    def __int__(self) -> int:
+        return int(self._value().item()) if self._agreed() else super().__int__()
+
+    def __index__(self) -> int:
+        whole = dtypes.is_int(self.aval.dtype) and not self.aval.ndim
+        return int(self._value().item()) if whole and self._agreed() else super().__index__()
+
+    def item(self, *args: Any) -> Any:
+        return self._value().item(*args) if self._agreed() else super().item(*args)
 
 
 def _placed_by(x: Any) -> P:
@@ -134,6 +153,9 @@ class ManualTrace(Trace):
         self.context, self.sub = self.memory.context, self.memory.sub
         self.alive = True
         self.calls: list[Call] | None = None
+        self.closures: dict[
+            int, tuple[ArrayImpl, ArrayImpl]
+        ] = {}  # arrays that were gathered, kept while their ids count
 
     @contextmanager
     def recording(self) -> Iterator[list[Call]]:
@@ -177,13 +199,25 @@ class ManualTrace(Trace):
             raise NotImplementedError(
                 f"Closing over inputs to shard_map where the input is sharded on `Explicit` axes is not implemented: got {x.aval.str_short()}. Pass it as an argument."
             )
-        aval = ShapedArray(x.shape, x.dtype, x.weak_type, NamedSharding(self.mesh, P(*(None,) * x.ndim)))
-        block = x._block if not any(x._placed.spec.dims) else None
-        if block is None:
-            raise NotImplementedError(
-                f"shard_map: the body closes over {x.aval.str_short()}, which lies by {x._placed.spec}; pass it as an argument"
+        whole = NamedSharding(self.mesh, P(*(None,) * x.ndim))
+        aval = ShapedArray(x.shape, x.dtype, x.weak_type, whole)
+        if any(x._placed.spec.dims):  # on Auto axes, which its type does not show
+            known = self.closures.get(id(x))
+            if known is None:
+                known = self.closures[id(x)] = x, self._gathered(x)
+            x = known[1]
+        return self.tracer(aval, x._block)
+
+    def _gathered(self, x: ArrayImpl) -> ArrayImpl:
+        """An array that the body closes over, whole on each device; all run the same body, so that all come here."""
+        where = x._placed
+        if where.ids != self.ids:
+            raise ValueError(
+                f"shard_map: the body runs on devices {list(self.ids)}, but closes over {x.aval.str_short()} on {list(where.ids or ())}. Pass it as an "
+                "argument, moved there by `jax.device_put`."
             )
-        return self.tracer(aval, block)
+        with current(None):
+            return move(x, NamedSharding(where.mesh, P(*(None,) * x.ndim)))
 
     def process(self, op: Op, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
         if op.inlines:

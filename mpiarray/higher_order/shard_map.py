@@ -88,6 +88,11 @@ class _Call:
         self.name = getattr(f, "__name__", type(f).__name__)
         self.given_mesh = mesh
         self.outer = specs.map_mesh(mesh, args)
+        if self.outer.manual_axes and check_vma != state.check_vma:
+            raise ValueError(
+                f"shard_map: check_vma must be the same inside and outside, but {self.name!r} is mapped with check_vma={check_vma} in a body with "
+                f"check_vma={state.check_vma}, where {tuple(self.outer.manual_axes)} are manual. Give both the same."
+            )
         self.manual = specs.manual_axes(self.outer, axis_names)
         self.inner = self.outer.update_axis_types(dict.fromkeys(self.manual, AxisType.Manual))
         specs.check_leaf_specs(out_specs, "out_specs", self.outer, self.manual)
