@@ -269,9 +269,11 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Any = 
         for c, a in zip(cts, out_avals):
             want = cotangent_aval(a)
             if not has_type(c, want):
-                raise ValueError(
-                    f"linear_transpose cotangent type mismatch: Expected cotangent type {want.str_short()} but got "
-                    f"{aval_of(c).str_short()}"
+                have = aval_of(c)
+                same = (have.shape, have.dtype, have.dims) == (want.shape, want.dtype, want.dims)
+                raise (ValueError if same else TypeError)(
+                    f"linear_transpose: cotangent type does not match function output. Expected cotangent type {want.str_short()} but got "
+                    f"{have.str_short()}"
                 )
         values = [
             fit_cotangent(operand(c, "linear_transpose", lambda: "cotangents"), cotangent_aval(a))
@@ -357,7 +359,7 @@ def positions(argnums: Any, count: int, name: str) -> tuple[int, ...]:
         raise TypeError(f"{name}: argnums must be an int or a sequence of ints, got {argnums!r}")
     nums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     if any(not -count <= n < count for n in nums):
-        raise ValueError(
+        raise TypeError(
             f"differentiating with respect to argnums={argnums} requires at least "
             f"{max(n + 1 if n >= 0 else -n for n in nums)} positional arguments to be passed by the "
             f"caller, but got only {count} positional arguments."
