@@ -1,7 +1,8 @@
 """The compiler: `PASSES`, in order, and what runs them.
 
     program -> inline -> dead code -> common subexpressions -> inside -> propagate -> choose -> scatter -> partition -> (local)
-    dead code, common subexpressions, variances in one pass, reads of own parts, fewer reshapes, combined sums, fused groups
+    dead code, common subexpressions, variances in one pass, reads of own parts, fewer reshapes, combined sums, masks of rows
+    and columns apart, fused groups
     -> executable
 
 Overlapping collectives have their place after combined sums.
@@ -16,6 +17,7 @@ from mpiarray.compiler.passes.choose import choose
 from mpiarray.compiler.passes.combine import combine
 from mpiarray.compiler.passes.fuse import fuse
 from mpiarray.compiler.passes.inside import inside
+from mpiarray.compiler.passes.masks import masks
 from mpiarray.compiler.passes.moments import moments
 from mpiarray.compiler.passes.overlap import overlap
 from mpiarray.compiler.passes.partition import partition
@@ -69,6 +71,7 @@ PASSES: tuple[Pass, ...] = (
     _local(reshapes),
     _local(combine),
     _local(overlap),
+    _local(masks),
     _local(fuse),
     _local(write),
 )
