@@ -23,7 +23,9 @@ def jit(
     `jax.sharding.AUTO` lets the compiler choose on the mesh's Auto axes, for the whole program and by its cost model, where
     arguments lie that lie nowhere yet: `lower(...).compile().input_shardings` tells, `.explain()` says why, and a donated
     argument's result lies like it.
-    donate_argnums/names: arguments whose memory may be reused; they are deleted when a result has their type.
+    donate_argnums/names: arguments whose memory may be reused; they are deleted when a result has their type.  Elementwise
+    updates, `dynamic_update_slice` and scatters are then made in place; where something else shows that memory (a numpy view,
+    another array) they are made in a copy.
     Without `fun`: a decorator.  The result also has `trace`, `lower`, `eval_shape`.
 
     Collective over the mesh when called, if its program communicates; tracing and lowering are not.

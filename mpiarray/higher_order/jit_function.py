@@ -22,6 +22,7 @@ from mpiarray.core.trace import Tracer, meshes, state
 from mpiarray.core.value import Value, aval_of
 from mpiarray.higher_order import shardings as jit_shardings
 from mpiarray.higher_order.arguments import StaticSplit, flatten_call, join_static, split_static
+from mpiarray.runtime.alone import take
 from mpiarray.runtime.array import ArrayImpl, from_host
 from mpiarray.runtime.eager import common_devices, compile_for
 from mpiarray.runtime.nans import check_nans
@@ -249,33 +250,41 @@ def make_ready(
     ids = jit_shardings.devices_for(staged.name, function, staged.out_tree, all_args, common_devices)
     ids = devices_of(staged.out_avals) if ids is None else ids
     out_specs = jit_shardings.result_specs(function, staged)
-    run, outs = compile_for(staged.name, called(staged), all_args, out_specs, ids, program)
+
+    def given(outs: tuple[Placed, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return donation(function, args, jit_shardings.shown_results(function, staged, outs), structure)
+
+    def owned(outs: tuple[Placed, ...]) -> list[int]:
+        return [len(staged.consts) + i for i in given(outs)[0]]
+
+    run, outs = compile_for(staged.name, called(staged), all_args, out_specs, ids, program, owned)
     run = observe.program(run, staged.name)
-    outs = jit_shardings.shown_results(function, staged, outs)
-    donated, unusable = donation(function, staged, args, outs, structure)
-    return Ready(staged, run, outs, donated, unusable)
+    donated, unusable = given(outs)
+    return Ready(staged, run, jit_shardings.shown_results(function, staged, outs), donated, unusable)
 
 
 def execute(ready: Ready, leaves: Sequence[ArrayImpl]) -> Any:
-    """Run a compiled call on concrete arguments."""
+    """Run a compiled call on concrete arguments.  Donated ones are gone when it starts, also if it raises."""
+    blocks = [c._block for c in ready.staged.consts] + [x._block for x in leaves]
+    if ready.donated or ready.unusable:
+        _donate(ready, leaves, blocks)
     if ready.run is None:
         results: list[Any] = [ArrayImpl(p, None) for p in ready.outs]
     else:
-        blocks = ready.run(*[c._block for c in ready.staged.consts], *[x._block for x in leaves])
-        results = [ArrayImpl(p, jit_shardings.in_order(b, p)) for p, b in zip(ready.outs, blocks)]
+        results = [ArrayImpl(p, jit_shardings.in_order(b, p)) for p, b in zip(ready.outs, ready.run(*blocks))]
         if config.jax_debug_nans:
             check_nans(ready.staged.name, results)
-    if ready.donated or ready.unusable:
-        _donate(ready, leaves)
     return tree.unflatten(ready.out_tree, results)
 
 
 def direct_call(ready: Ready) -> Callable[[tuple[Any, ...]], Any] | None:
     """What runs a call whose arguments are arrays, without looking at anything but their blocks; None where more is to be done."""
     run, outs, out_tree = ready.run, ready.outs, ready.out_tree
-    special = ready.donated or ready.unusable or ready.staged.consts or config.jax_debug_nans
+    special = ready.unusable or ready.staged.consts or config.jax_debug_nans
     if run is None or special or any(p.order != row_major(p.aval.ndim) for p in outs):
         return None
+    if ready.donated:
+        return _direct_call_donated(ready)
     if len(outs) == 1 and out_tree == _ONE:
         (p,) = outs
         return lambda args: ArrayImpl(p, run(*[x._block for x in args])[0])
@@ -284,8 +293,20 @@ def direct_call(ready: Ready) -> Callable[[tuple[Any, ...]], Any] | None:
     )
 
 
+def _direct_call_donated(ready: Ready) -> Callable[[tuple[Any, ...]], Any]:
+    run, outs, out_tree = ready.run, ready.outs, ready.out_tree
+    assert run is not None, "this rank runs it"
+
+    def call(args: tuple[Any, ...]) -> Any:
+        blocks = [x._block for x in args]
+        _donate(ready, args, blocks)
+        return tree.unflatten(out_tree, [ArrayImpl(p, b) for p, b in zip(outs, run(*blocks))])
+
+    return call
+
+
 def donation(
-    function: JitFunction, staged: Staged, args: Sequence[Placed], outs: Sequence[Placed], structure: Any
+    function: JitFunction, args: Sequence[Placed], outs: Sequence[Placed], structure: Any
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Indices of donated leaves whose buffer a result could take, and of those that fit none."""
     if not function._donate:
@@ -314,9 +335,14 @@ def donated_leaves(function: JitFunction, structure: Any) -> list[int]:
     return out + [i for k, a in named.items() if k in function._donate.names for i in tree.leaves(a)]
 
 
-def _donate(ready: Ready, leaves: Sequence[ArrayImpl]) -> None:
+def _donate(ready: Ready, leaves: Sequence[ArrayImpl], blocks: list[Any]) -> None:
+    """Delete the donated arrays; the program may write over their blocks, or over copies where somebody else sees these."""
+    first = len(ready.staged.consts)
     for i in ready.donated:
         leaves[i].delete()
+    if ready.run is not None:
+        for i in ready.donated:
+            take(blocks, first + i)
     if ready.unusable:
         types = ", ".join(leaves[i].aval.str_short() for i in ready.unusable)
         warnings.warn(

@@ -7,7 +7,7 @@ look-up keyed by interned metadata, call numpy and, where planned, MPI.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -115,10 +115,12 @@ def compile_for(
     out_specs: Sequence[P | None],
     ids: tuple[int, ...] | None,
     program: Program | None = None,
+    owned: Callable[[tuple[Placed, ...]], Collection[int]] | None = None,
 ) -> tuple[Callable[..., Any] | None, tuple[Placed, ...]]:
     """Compile a program for arguments placed so: what runs it on this rank (None on a rank outside), and its results' metadata.
 
     program: what is compiled already, for arguments that lie just so.
+    owned: from the results' metadata the numbers of the arguments whose blocks it may write over.
     """
     mesh = program_mesh(jaxpr, args)
     program = program or lower(name, jaxpr, [p.spec for p in args], out_specs, mesh, len(ids or (0,)))
@@ -128,7 +130,8 @@ def compile_for(
     rank = comm.rank()
     if ids is not None and rank not in ids:
         return None, outs
-    return Executable(local, ids, rank, complete=True).run, outs
+    own = () if owned is None else owned(outs)
+    return Executable(local, ids, rank, complete=True, owned=own).run, outs
 
 
 def program_mesh(jaxpr: ClosedJaxpr, args: Sequence[Placed]) -> AbstractMesh:
