@@ -15,6 +15,7 @@ from mpiarray.compiler.passes.fuse import fuse as fused
 from mpiarray.compiler.passes.simplify import closed
 from mpiarray.compiler.reuse import ends_of, overwritable
 from mpiarray.core.jaxpr import ClosedJaxpr
+from mpiarray.ops.collectives import _Many
 
 BIG = (256, 256)  # 256 KB of float32
 X = np.random.default_rng(0).standard_normal(BIG).astype(np.float32)
@@ -148,3 +149,14 @@ def test_random_programs_with_and_without_owned_arguments(seed, monkeypatch):
             np.testing.assert_array_equal(a, x)
         if 1 not in owned:
             np.testing.assert_array_equal(b, y)
+
+
+def test_a_message_that_is_taken_is_not_given_to_others():
+    many = _Many(None)
+    many.lay_out([(2, 3), (4,)], np.dtype(np.float32))
+    first, second = many.take(), many.take()
+    assert [v.shape for v in first] == [(2, 3), (4,), (10,)]
+    assert not any(np.shares_memory(a, b) for a in first for b in second)
+    many.give(second)
+    assert many.take() is second
+    assert many.take() is not first
