@@ -35,8 +35,10 @@ from mpiarray.transforms.stage import trace_to_jaxpr
 from mpiarray.types import tree
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import EMPTY_ABSTRACT_MESH, EMPTY_MESH
+from mpiarray.types.treedef import builder
 
 UNSPECIFIED = jit_shardings.UNSPECIFIED
+_ARRAYS = {ArrayImpl}
 _ONE = tree.structure(0)  # the structure of a result that is one array
 
 jit_op = define(
@@ -69,7 +71,7 @@ class Staged:
 class Ready:
     """A compiled call: what runs it on this rank, and its results' metadata."""
 
-    __slots__ = ("donated", "out_tree", "outs", "run", "staged", "unusable")
+    __slots__ = ("build", "donated", "out_tree", "outs", "plain", "run", "staged", "unusable")
 
     def __init__(
         self,
@@ -81,6 +83,8 @@ class Ready:
     ):
         self.staged, self.run, self.outs, self.donated, self.unusable = staged, run, outs, donated, unusable
         self.out_tree = staged.out_tree
+        self.build = builder(staged.out_tree)
+        self.plain = all(p.order == row_major(p.aval.ndim) for p in outs)  # no result's block is in another order
 
 
 def context_key() -> Any:
@@ -146,7 +150,8 @@ class JitFunction:
             return self._fun(*args, **kwargs)
         fixed, dynamic, named = split_static(args, kwargs, self._static)
         leaves, structure = flatten_call(self._name, dynamic, named)
-        if state.trace is not None or any(isinstance(x, Tracer) for x in leaves):
+        arrays = set(map(type, leaves)) <= _ARRAYS
+        if state.trace is not None or (not arrays and any(isinstance(x, Tracer) for x in leaves)):
             return self._bind(fixed, leaves, structure)
         if self._auto:
             return self._call_chosen(args, kwargs, fixed, leaves, structure)
@@ -271,36 +276,37 @@ def execute(ready: Ready, leaves: Sequence[ArrayImpl]) -> Any:
     if ready.run is None:
         results: list[Any] = [ArrayImpl(p, None) for p in ready.outs]
     else:
-        results = [ArrayImpl(p, jit_shardings.in_order(b, p)) for p, b in zip(ready.outs, ready.run(*blocks))]
+        found = ready.run(*blocks)
+        if not ready.plain:
+            found = [jit_shardings.in_order(b, p) for p, b in zip(ready.outs, found)]
+        results = [ArrayImpl(p, b) for p, b in zip(ready.outs, found)]
         if config.jax_debug_nans:
             check_nans(ready.staged.name, results)
-    return tree.unflatten(ready.out_tree, results)
+    return ready.build(results)
 
 
 def direct_call(ready: Ready) -> Callable[[tuple[Any, ...]], Any] | None:
     """What runs a call whose arguments are arrays, without looking at anything but their blocks; None where more is to be done."""
-    run, outs, out_tree = ready.run, ready.outs, ready.out_tree
+    run, outs, out_tree, build = ready.run, ready.outs, ready.out_tree, ready.build
     special = ready.unusable or ready.staged.consts or config.jax_debug_nans
-    if run is None or special or any(p.order != row_major(p.aval.ndim) for p in outs):
+    if run is None or special or not ready.plain:
         return None
     if ready.donated:
         return _direct_call_donated(ready)
     if len(outs) == 1 and out_tree == _ONE:
         (p,) = outs
         return lambda args: ArrayImpl(p, run(*[x._block for x in args])[0])
-    return lambda args: tree.unflatten(
-        out_tree, [ArrayImpl(p, b) for p, b in zip(outs, run(*[x._block for x in args]))]
-    )
+    return lambda args: build([ArrayImpl(p, b) for p, b in zip(outs, run(*[x._block for x in args]))])
 
 
 def _direct_call_donated(ready: Ready) -> Callable[[tuple[Any, ...]], Any]:
-    run, outs, out_tree = ready.run, ready.outs, ready.out_tree
+    run, outs, build = ready.run, ready.outs, ready.build
     assert run is not None, "this rank runs it"
 
     def call(args: tuple[Any, ...]) -> Any:
         blocks = [x._block for x in args]
         _donate(ready, args, blocks)
-        return tree.unflatten(out_tree, [ArrayImpl(p, b) for p, b in zip(outs, run(*blocks))])
+        return build([ArrayImpl(p, b) for p, b in zip(outs, run(*blocks))])
 
     return call
 

@@ -522,7 +522,7 @@ reduce_sum = define(
     "reduce_sum",
     type_rule=lambda x, *, axes, out_sharding: Out(reduced_shape("reduce_sum", x, axes), x.dtype, x.weak_type),
     plan=lambda avals, *, axes, out_sharding: reduction_plan("sum", avals, axes, out_sharding),
-    impl=lambda x, *, axes, out_sharding: accumulate(np.sum, x, axes),
+    impl=lambda x, *, axes, out_sharding: accumulate(np.add.reduce, x, axes),
     jvp=linear_jvp,
     transpose=lambda op, ct, x, *, axes, out_sharding: [
         broadcast_in_dim(

@@ -8,6 +8,7 @@ built. So equal structures are usually identical, though nothing may rely on it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from mpiarray.types.tree_nodes import DICT, KINDS, LIST, NONE, TUPLE, KeyEntry, KeyPath, NodeKind, keystr, kind_of_type
@@ -116,6 +117,7 @@ def _text(treedef: PyTreeDef) -> str:
 # Structures by spelling. Bounded, because aux data could differ at each call.
 _TREEDEFS: dict[tuple[Any, ...], PyTreeDef] = {(0,): LEAF}
 _TREEDEFS_LIMIT = 10_000
+_WRITTEN_OUT = 500  # leaves of a tree, at most, that `builder` writes as one expression
 
 
 class _Unshared:
@@ -260,6 +262,37 @@ def unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
     if treedef.flat:
         return _build_node(treedef, values)
     return _build(treedef, iter(values))
+
+
+def builder(treedef: PyTreeDef) -> Callable[[Sequence[Any]], Any]:
+    """`unflatten` for one structure and as many leaves as it has, written out as one expression: for who does it often."""
+    scope: dict[str, Any] = {}
+    places = iter(range(treedef.num_leaves))
+
+    def named(value: Any) -> str:
+        name = f"k{len(scope)}"
+        scope[name] = value
+        return name
+
+    def text(node: PyTreeDef) -> str:
+        kind = node.kind
+        if kind is None:
+            return f"v[{next(places)}]"
+        parts = [text(kid) for kid in node.kids]
+        if kind is TUPLE:
+            return f"({''.join(f'{part}, ' for part in parts)})"
+        if kind is LIST:
+            return f"[{', '.join(parts)}]"
+        if kind is DICT:
+            return "{" + ", ".join([f"{named(key)}: {part}" for key, part in zip(node.aux, parts)]) + "}"
+        return f"{named(partial(_build_node, node))}([{', '.join(parts)}])"
+
+    try:
+        if treedef.num_leaves <= _WRITTEN_OUT:
+            return eval(f"lambda v: {text(treedef)}", scope)
+    except (SyntaxError, MemoryError, RecursionError):  # deeper than Python's parser goes
+        pass
+    return partial(unflatten, treedef)
 
 
 def _build_node(treedef: PyTreeDef, children: Sequence[Any]) -> Any:

@@ -18,6 +18,7 @@ from mpiarray.types.mesh import AbstractMesh
 from mpiarray.types.partition_spec import PartitionSpec as P
 from mpiarray.types.sharding import NamedSharding
 from mpiarray.types.tree import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
+from mpiarray.types.treedef import builder
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -526,3 +527,20 @@ def test_structures_are_equal_when_their_texts_are(a, b):
 def test_long_names():
     assert tree_util.tree_map is tree.map and tree_util.tree_leaves is tree.leaves
     assert set(tree_util.__all__) == {n for n in vars(tree_util) if not n.startswith("_")} - {"annotations"}
+
+
+def test_written_out_structures_are_built_alike():
+    Pair = collections.namedtuple("Pair", "a b")
+    deep = 0
+    for _ in range(300):
+        deep = [deep]
+    trees = [
+        0, (), [], {}, None, (1,), [1, (2, None)], {"b": 1, "a": (2, [3])}, Pair(1, {"x": [2]}),
+        collections.OrderedDict([("z", 1), ("a", 2)]), deep, list(range(600)), {(1, 2): 3, (0, 1): [4]},
+    ]  # fmt: skip
+    for t in trees:
+        values, structure = tree.flatten(t)
+        fresh = [object() for _ in values]
+        built = builder(structure)(fresh)
+        assert repr(built) == repr(tree.unflatten(structure, fresh))
+        assert tree.structure(built) == structure
