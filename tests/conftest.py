@@ -91,7 +91,7 @@ def part_of(item: pytest.Item) -> str:
     """The run of `launch/test` that a test for one process belongs to."""
     if item.get_closest_marker("jobs"):
         return "jobs"
-    return "compiler" if item.path.parent.name == "compiler" else "others"
+    return "compiler" if item.path.parent.name in ("compiler", "core") else "others"
 
 
 def belongs(item: pytest.Item) -> bool:
