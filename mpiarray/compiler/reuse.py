@@ -20,15 +20,22 @@ from mpiarray.core.jaxpr import Eqn, Jaxpr, subjaxprs
 from mpiarray.core.value import Literal
 from mpiarray.ops.collectives import all_gather, pmax, pmin, psum, psum_many, reduce_scatter
 from mpiarray.ops.dot import dot_general
+from mpiarray.ops.fused_update import fusion_update
 from mpiarray.ops.in_place import OVERWRITING
+from mpiarray.ops.inside import update_inside
 from mpiarray.ops.manual import all_gather_invariant, psum_invariant, unreduced_psum, unreduced_reduce_scatter
+from mpiarray.ops.slicing import dynamic_update_slice
 from mpiarray.ops.tiles import fusion, ufunc_of
 
 _NEW = frozenset(
-    (fusion, dot_general, psum, psum_invariant, unreduced_psum, pmax, pmin)
+    (fusion, fusion_update, dot_general, psum, psum_invariant, unreduced_psum, pmax, pmin)
     + (all_gather, all_gather_invariant, reduce_scatter, unreduced_reduce_scatter)
 )
 """Operations whose results are always new memory, row-major where they are large."""
+
+
+_FROM_ITSELF = frozenset((dynamic_update_slice, update_inside))
+"""Updates whose new values may be a view of what is written over: numpy's assignments take care of it."""
 
 
 class Dead(NamedTuple):
@@ -53,7 +60,8 @@ def overwritable(jaxpr: Jaxpr, owned: Collection[int] = ()) -> dict[Eqn, Dead]:
     for k, eqn in enumerate(jaxpr.eqns):
         operands = [v for v in eqn.invars if not isinstance(v, Literal)]
         seen = [v for u in operands for v in roots.get(u, (u,))]
-        last = [n for n, v in enumerate(eqn.invars) if v in ends and ends[v] == k and seen.count(v) == 1]
+        alone = [seen.count(v) == 1 or (n == 0 and eqn.op in _FROM_ITSELF) for n, v in enumerate(eqn.invars)]
+        last = [n for n, v in enumerate(eqn.invars) if v in ends and ends[v] == k and alone[n]]
         over = sorted((n for n in last if eqn.invars[n] in own), key=lambda n: eqn.invars[n] not in arguments)
         lent = [n for n in last if eqn.invars[n] in parts]
         if (over or lent) and (_makes_new(eqn) or (eqn.op in OVERWRITING and 0 in over)):

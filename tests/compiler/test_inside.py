@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -78,6 +80,11 @@ def read_elsewhere(u, xp):
     return put(u, IN, new) * xp.max(xp.abs(new - u[IN]))
 
 
+def slices_of_pad(u, xp):
+    p = xp.pad(u, 1)
+    return p[:-2, 1:-1] + p[2:, 1:-1] + p[1:-1, :-2] - p[1:-1, 2:]
+
+
 FORMS = [heat, nine_points, with_edges, weighted, twice, around_zeros, chosen, read_elsewhere]
 
 
@@ -121,7 +128,7 @@ def test_other_shapes_and_dtypes(shape, dtype, grouped):
 
 
 @pytest.mark.parametrize("devices", [3, 4, 8])
-@pytest.mark.parametrize("f", [heat, nine_points, with_edges, twice, around_zeros, chosen])
+@pytest.mark.parametrize("f", [heat, nine_points, with_edges, twice, around_zeros, chosen, slices_of_pad])
 def test_nothing_is_gathered(f, devices):
     """Each device has its rows, and gets those next to them."""
     mesh = AbstractMesh((devices,), ("x",), (AxisType.Auto,))
@@ -155,3 +162,44 @@ def test_slopes_on_ranks(grouped):
     want = np.asarray(jax.jit(slope)(jnp.asarray(x)))
     with jax.set_mesh(jax.make_mesh((n,), ("x",), (AxisType.Auto,))):
         np.testing.assert_allclose(np.asarray(jax.jit(slope)(jax.device_put(x, P("x")))), want, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("f", [heat, nine_points, with_edges, twice, around_zeros, chosen, slices_of_pad])
+def test_a_step_makes_its_result_and_nothing_else_that_is_large(f):
+    """Where an update comes after another, it is written into the same new block."""
+    x = numbers((1024, 1024))
+    g = jax.jit(lambda x: f(x, jnp))
+    u = jnp.asarray(x)
+    np.testing.assert_array_equal(np.asarray(g(u)), f(x, np).astype(np.float32))
+    tracemalloc.start()
+    try:
+        result = g(u)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert result.shape == x.shape
+    assert peak <= (2.3 if f is twice else 1.3) * x.nbytes  # the second of two steps reads what the first has made
+
+
+@pytest.mark.mpi
+def test_slices_of_padded_arrays(grouped):
+    n = jax.device_count()
+    x = numbers((4 * n, 5))
+    with jax.set_mesh(jax.make_mesh((n,), ("x",), (AxisType.Auto,))):
+        got = jax.jit(lambda u: slices_of_pad(slices_of_pad(u, jnp), jnp))(jax.device_put(x, P("x")))
+        np.testing.assert_array_equal(np.asarray(got), slices_of_pad(slices_of_pad(x, np), np))
+        assert got.sharding.spec == P("x")
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_updates_by_parts_of_what_they_write_over(at, grouped):
+    """The block of the sum is the program's own, so that the updates after it are written there."""
+    x = numbers((9, 12))
+
+    def f(u, xp):
+        u = u * 2 + xp.roll(u, 1, 0)
+        u = put(u, (slice(1, None), slice(None)), u[:-1])
+        u = put(u, (slice(None), slice(at, at + 10)), u[:, 1:11])
+        return put(u, (slice(0, 8), slice(None, None)), u[::-1][:8])
+
+    np.testing.assert_array_equal(np.asarray(jax.jit(lambda x: f(x, jnp))(x)), f(x, np))

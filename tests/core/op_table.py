@@ -476,6 +476,7 @@ COMPILED_ONLY = {
     "fusion_update",
     "fusion",
     "update_inside",
+    "update_inside_in_place",
     "after_others",
     "dynamic_update_slice_in_place",
     "exchange",

@@ -220,6 +220,8 @@ def test_steps_of_compiled_programs_are_met() -> None:
     for f in updates:
         body = lowered(f, [x, places], [P(None, None), P(None)], EXPLICIT).local
         met |= {e.op.name for e in overwriting(body, 0, 1)[0].jaxpr.eqns}
+    body = lowered(lambda v: [v.at[0].set(0)], [large], [P("x", "y")], AUTO).local
+    met |= {e.op.name for e in overwriting(body, 0, 1)[0].jaxpr.eqns}
     assert COMPILED_ONLY - met == set(), "no program contains these"
 
 

@@ -35,10 +35,32 @@ _MOST_EQUATIONS = 256  # between slices and an update
 
 def inside(program: Program) -> Program:
     """The program with such updates on whole arrays."""
+    program = _shifted(program)
     rewriter = _Rewriter(program)
     if not any(map(rewriter.box_of, program.jaxpr.eqns)):
         return program
     return program.update(jaxpr=rewriter.run())
+
+
+def _shifted(program: Program) -> Program:
+    """The program with slices of padded arrays that are as large as these were before as shifts."""
+    finder = _Rewriter(program)
+    found: list[Eqn] = []
+    for eqn in program.jaxpr.eqns:
+        maker = finder.makers.get(eqn.invars[0]) if _is_plain_slice(eqn) else None
+        if maker is not None and maker.op is pad and finder.devices(eqn) > 1:
+            x, value = maker.invars
+            sides = zip(maker.params["padding_config"], eqn.params["start_indices"], eqn.params["limit_indices"])
+            config = tuple(
+                (low - a, high - (n - b), inner)
+                for ((low, high, inner), a, b), n in zip(sides, maker.outvars[0].aval.shape)
+            )
+            if eqn.outvars[0].aval.shape == x.aval.shape and not any(inner for _, _, inner in config):
+                eqn = eqn.replace(op=pad, invars=(x, value), params={"padding_config": config})
+        found.append(eqn)
+    if all(a is b for a, b in zip(found, program.jaxpr.eqns)):
+        return program
+    return program.update(jaxpr=dead_code(program.jaxpr.replace(eqns=found)))
 
 
 class _Box:
@@ -91,14 +113,14 @@ class _Rewriter:
             box = _Box(at, eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape)
         else:
             return None
-        devices = self._devices(eqn)
+        devices = self.devices(eqn)
         if devices == 1 or not box.cut or 0 in box.sizes or dtypes.is_key(eqn.outvars[0].aval.dtype):
             return None
         divides = all(box.sizes[d] % devices == 0 for d in box.cut)
         size = math.prod(box.full) * dtypes.storage(eqn.outvars[0].aval.dtype).itemsize
         return None if divides and size < devices * _LARGE else box
 
-    def _devices(self, eqn: Eqn) -> int:
+    def devices(self, eqn: Eqn) -> int:
         """Over how many devices the compiler may spread an equation's values; 1 where their types say anything about it."""
         for v in (*eqn.invars, *eqn.outvars):
             if v.aval.manual or any(v.aval.dims) or v.aval.unreduced or v.aval.reduced:
@@ -135,7 +157,7 @@ class _Rewriter:
             if isinstance(v, Literal) or not v.aval.ndim or (v, box.key) in self.whole:
                 continue
             eqn = self.makers.get(v)
-            if eqn is None or self._devices(eqn) == 1 or len(found) > _MOST_EQUATIONS:
+            if eqn is None or self.devices(eqn) == 1 or len(found) > _MOST_EQUATIONS:
                 return None
             if eqn not in found:
                 found.add(eqn)
@@ -152,7 +174,7 @@ class _Rewriter:
             return True
         members = {*chain, update}
         shared = any(r not in members for e in work for r in self.readers.get(e.outvars[0], ()))
-        divides = all(box.sizes[d] % self._devices(update) == 0 for d in box.cut)
+        divides = all(box.sizes[d] % self.devices(update) == 0 for d in box.cut)
         return 2 * math.prod(box.sizes) >= math.prod(box.full) and not (shared and divides)
 
     def _widened(self, eqn: Eqn, box: _Box) -> Atom:

@@ -6,12 +6,13 @@ from collections import Counter
 from typing import Any
 
 from mpiarray.compiler.passes.bodies import map_bodies
-from mpiarray.core.jaxpr import Eqn, Jaxpr
+from mpiarray.core.jaxpr import Eqn, Jaxpr, Var
 from mpiarray.core.value import Literal
 from mpiarray.ops.boxes import move_boxes_at
 from mpiarray.ops.fused_update import fusion_update
 from mpiarray.ops.inside import update_inside
-from mpiarray.ops.slicing import dynamic_update_slice
+from mpiarray.ops.linear import broadcast_in_dim
+from mpiarray.ops.slicing import dynamic_update_slice, pad
 from mpiarray.ops.tiles import REDUCTIONS, fusion
 
 
@@ -23,14 +24,20 @@ def write(jaxpr: Jaxpr) -> Jaxpr:
         return jaxpr
     readers = Counter(v for e in jaxpr.eqns for v in e.invars if not isinstance(v, Literal))
     readers.update(v for v in jaxpr.outvars if not isinstance(v, Literal))
-    merged: dict[Eqn, Eqn] = {}
+    merged: dict[Eqn, list[Eqn]] = {}
     gone = set()
     for eqn in jaxpr.eqns:
         maker = makers.get(eqn.invars[1]) if _is_update(eqn) else None
         if maker is not None and readers[maker.outvars[0]] == 1 and _is_array(maker):
-            merged[eqn] = _merged(eqn, maker)
+            merged[eqn] = [_merged(eqn, maker)]
             gone.add(maker)
-    return jaxpr.replace(eqns=[merged.get(e, e) for e in jaxpr.eqns if e not in gone]) if merged else jaxpr
+        maker = makers.get(eqn.invars[0]) if _is_frame(eqn) else None
+        if maker is not None and readers[maker.outvars[0]] == 1 and _is_array(maker):
+            merged[eqn] = _framed(eqn, maker)
+            gone.add(maker)
+    return (
+        jaxpr.replace(eqns=[m for e in jaxpr.eqns if e not in gone for m in merged.get(e, (e,))]) if merged else jaxpr
+    )
 
 
 def _is_update(eqn: Eqn) -> bool:
@@ -40,6 +47,27 @@ def _is_update(eqn: Eqn) -> bool:
     known = len(eqn.invars) > 2 and all(isinstance(v, Literal) for v in eqn.invars[2:])
     whole = eqn.op is dynamic_update_slice or (eqn.op is move_boxes_at and not eqn.params["take"])
     return whole and known and eqn.invars[0].aval.ndim == eqn.outvars[0].aval.ndim and eqn.invars[0].aval.ndim > 0
+
+
+def _is_frame(eqn: Eqn) -> bool:
+    """Whether an equation puts an array between equal elements."""
+    return eqn.op is pad and all(low >= 0 <= high and not inner for low, high, inner in eqn.params["padding_config"])
+
+
+def _framed(eqn: Eqn, maker: Eqn) -> list[Eqn]:
+    """The same, as an update of an array of equal elements."""
+    (out,) = eqn.outvars
+    base = Var(out.aval)
+    params: dict[str, Any] = {"shape": out.aval.shape, "broadcast_dimensions": (), "sharding": None}
+    starts = tuple(low for low, _, _ in eqn.params["padding_config"])
+    return [
+        eqn.replace(op=broadcast_in_dim, invars=(eqn.invars[1],), outvars=(base,), params=params),
+        eqn.replace(
+            op=fusion_update,
+            invars=(base, *maker.invars),
+            params=dict(maker.params, base=out.aval.shape, starts=starts, moves=None, part=None),
+        ),
+    ]
 
 
 def _is_array(maker: Eqn) -> bool:
