@@ -563,8 +563,9 @@ class _Writer:
             return None
         value, row = self.source.value, len(self.shape) > 1 and self.shape[-1] >= 256
         whole = _filled(self.shape[-1] if row else _MOST, dtype, np.asarray(number.val, dtype).tobytes())
-        arrays = [whole if row else whole[: math.prod(s)].reshape(s) for s in self.shapes]
-        text = value(arrays[0]) if self.single or row else f"{value(arrays)}[t]"
+        arrays = [whole[: s[-1]] if row else whole[: math.prod(s)].reshape(s) for s in self.shapes]
+        same = self.single or (row and len({s[-1] for s in self.shapes}) == 1)
+        text = value(arrays[0]) if same else f"{value(arrays)}[t]"
         names = [text if k in numbers else self.names[v] for k, v in enumerate(eqn.invars)]
         return ", ".join(names)
 

@@ -218,3 +218,12 @@ def test_an_array_that_is_updated_as_a_whole_is_put_together(small_tiles):
         return jax.lax.dynamic_update_slice(r, r * 2 + 1, (0, 0))
 
     np.testing.assert_allclose(np.asarray(jax.jit(f)(x)), np.roll(x, 1, 0) * 2 + 1, rtol=1e-6)
+
+
+def test_bounds_of_values_in_pieces():
+    """A tile of an array in pieces may be narrower than the array: so must be what it is compared with."""
+    x = np.random.default_rng(3).normal(size=(300, 512)).astype(np.float32)
+    padded = np.clip(np.pad(x[1:-1, 1:-1], 1), -0.5, 1)
+    f = jax.jit(lambda x: (p := jnp.clip(jnp.pad(x[1:-1, 1:-1], 1), -0.5, 1), p * x))
+    for found, want in zip(f(jnp.asarray(x)), (padded, padded * x)):
+        np.testing.assert_array_equal(np.asarray(found), want)

@@ -321,6 +321,15 @@ def test_python_branches_on_loop_values_are_refused() -> None:
         leaked[0] + 1
 
 
+def test_disable_jit_gives_bodies_arrays() -> None:
+    """Indices and carries that were Python numbers can be used as every array can."""
+    with jax.disable_jit():
+        x = jax.lax.fori_loop(0, 3, lambda i, c: c.at[i].set(c[i + 1] + i), jnp.arange(4.0))
+        n = jax.lax.while_loop(lambda v: v[1] < 3, lambda v: (v[0] * 2, v[1].astype(int) + 1), (1.5, 0))
+        last, _ = jax.lax.scan(lambda c, t: (c.astype(jnp.float32) + t, c), 0, jnp.arange(3.0))
+    assert (list(x), float(n[0]), float(last)) == ([1.0, 3.0, 5.0, 3.0], 12.0, 3.0)
+
+
 def test_disable_jit_runs_python() -> None:
     seen: list[Any] = []
     with jax.disable_jit():

@@ -113,7 +113,7 @@ def _in_python(
     """Under `disable_jit`: a Python loop, so that its values can be looked at."""
     if not count:
         raise ValueError("zero-length scan is not supported in disable_jit() mode because the output type is unknown.")
-    carry, rows = init, []
+    carry, rows = tree.map(as_array, init), []
     for i in reversed(range(count)) if reverse else range(count):
         carry, y = f(carry, tree.unflatten(xs_tree, [as_array(x)[i] for x in slices]))
         rows.append(y)

@@ -15,6 +15,7 @@ from mpiarray.higher_order.control_flow.carries import avals_of, check_carry, pr
 from mpiarray.higher_order.control_flow.casts import lifted
 from mpiarray.higher_order.control_flow.scan import scan
 from mpiarray.higher_order.control_flow.while_op import while_op
+from mpiarray.numpy.host import as_array
 from mpiarray.numpy.promotion import cast
 from mpiarray.ops.arithmetic import add
 from mpiarray.ops.common import const_like
@@ -34,7 +35,7 @@ def while_loop(cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init_
     if not callable(cond_fun) or not callable(body_fun):
         raise TypeError("lax.while_loop: body_fun and cond_fun arguments should be callable.")
     if config.jax_disable_jit:
-        val = init_val
+        val = tree.map(as_array, init_val)
         while cond_fun(val):
             val = body_fun(val)
         return val
