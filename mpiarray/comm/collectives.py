@@ -263,17 +263,16 @@ def _reduce_scatter(group: Group, x: np.ndarray, dim: int, op: str, tiled: bool,
         np.copyto(result, x.reshape(part))
         return result
     native = datatypes.native(op, dtype)
-    if ring.takes(group, op, dtype, x.size):
+    around = ring.takes(group, op, dtype, x.size)
+    if around or native is None or (config.deterministic and datatypes.depends_on_order(op, dtype)):
+        reduce = ring.reduce_scatter if around else ordered_reduce_scatter
         if math.prod(shape[:dim]) == 1:
-            ring.reduce_scatter(group, list(np.ascontiguousarray(x).reshape(n, -1)), op, result.reshape(-1))
+            reduce(group, np.ascontiguousarray(x).reshape(n, -1), op, result.reshape(-1))
         else:
             size = part[dim] if tiled else 0
-            ring.reduce_scatter(group, [_part(x, dim, k, size) for k in range(n)], op, result)
+            reduce(group, [_part(x, dim, k, size) for k in range(n)], op, result)
         return result
     packed = pack(x, dim, n)
-    if native is None or (config.deterministic and datatypes.depends_on_order(op, dtype)):
-        ordered_reduce_scatter(group, packed, op, result)
-        return result
     datatype, reduction = native
     count = result.size  # of one part, also for the block that is handed in
     group.comm.Reduce_scatter_block((packed, count, datatype), (result, count, datatype), reduction)

@@ -1,27 +1,30 @@
 """Reductions that MPI does not do, or not in a given order: moved by MPI, combined by numpy in the order of the ranks.
 
 Large blocks come here only where `ring` does not take them: floats of 16 bits and fewer, and rank order where it counts.
-
 The bytes on the wire are those of the narrow type: a sum of bfloat16 blocks sends half of what sending float32 would,
-and still adds in float32 and rounds once.  Small blocks are gathered whole and every member combines them; large ones
-are cut into a part for each member (all-to-all), combined there, and gathered, piece by piece, so that no more than
-`config.exchange_bytes` of buffers are needed.
+and still adds in float32 and rounds once.  Small blocks are gathered whole and every member combines them; of larger
+ones each member combines a part, piece by piece in the cache, from what the others send it.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from mpiarray.comm import datatypes
+from mpiarray import memory
+from mpiarray.comm import datatypes, ring
 from mpiarray.comm.groups import Group
-from mpiarray.comm.pairwise import exchange_blocks
-from mpiarray.config import config
+from mpiarray.comm.pairwise import pieces
+from mpiarray.comm.ring import Parts
 from mpiarray.errors import InternalError
 
+_TAG = 4
 _GATHER_BYTES = 2**15
 """Up to this many bytes over all members together, gathering everything is faster than cutting."""
-_PIECE_BYTES = 2**24
-"""Bytes of a block that are cut, combined and gathered at a time."""
+_WHOLE_BYTES = 2**18
+"""Up to this many bytes, the parts of a block that is scattered travel whole."""
+_PIECE_BYTES = 2**20
+"""Bytes of the pieces of all members together, of which one is made, and at least `_LEAST_BYTES` of each."""
+_LEAST_BYTES = 2**16
 _TILE = 2**14
 """Elements combined at a time, so that the float32 sums stay in the cache."""
 
@@ -39,83 +42,71 @@ def result_like(out: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, where:
 def ordered_all_reduce(group: Group, x: np.ndarray, op: str, result: np.ndarray) -> None:
     """Combine C-contiguous blocks in rank order into `result` (which may be x), equal bits on every member."""
     n = group.size
-    source, target = x.reshape(-1), result.reshape(-1)
     if x.nbytes * n <= _GATHER_BYTES:
         rows = np.empty((n, x.size), x.dtype)
-        group.comm.Allgather(datatypes.wire(source), datatypes.wire(rows, n))
-        fold(rows, op, target)
+        group.comm.Allgather(datatypes.wire(x), datatypes.wire(rows, n))
+        fold(rows, op, result.reshape(-1), rows[0])
         return
-    step = _piece(n, x.itemsize)
-    for start in range(0, x.size, step):
-        _reduce_piece(group, source[start : start + step], op, target[start : start + step])
+    rooms = _rooms(n, x.dtype)
+    ring.in_stretches(group, x, result, rooms.shape[1], lambda parts, out: _combine(group, parts, op, rooms, out))
 
 
-def _reduce_piece(group: Group, source: np.ndarray, op: str, target: np.ndarray) -> None:
-    n, count = group.size, source.size
-    short, longer = divmod(count, n)
-    mine = short + (group.rank < longer)
-    rows = np.empty((n, mine), source.dtype)
-    part = np.empty(mine, source.dtype)
-    if not longer:
-        group.comm.Alltoall(datatypes.wire(source, n), datatypes.wire(rows, n))
-        fold(rows, op, part)
-        group.comm.Allgather(datatypes.wire(part), datatypes.wire(target, n))
-        return
-    counts = [short + (k < longer) for k in range(n)]
-    places = [short * k + min(k, longer) for k in range(n)]
-    given, _, datatype = datatypes.wire(source)
-    received = datatypes.wire(rows)[0]
-    group.comm.Alltoallv(
-        (given, counts, places, datatype), (received, [mine] * n, [mine * k for k in range(n)], datatype)
-    )
-    fold(rows, op, part)
-    group.comm.Allgatherv(datatypes.wire(part), (datatypes.wire(target)[0], counts, places, datatype))
-
-
-def ordered_reduce_scatter(group: Group, packed: np.ndarray, op: str, result: np.ndarray) -> None:
-    """Combine in rank order the parts for this rank of all blocks; `packed` holds the n parts one after the other."""
+def ordered_reduce_scatter(group: Group, parts: Parts, op: str, result: np.ndarray) -> None:
+    """Combine in rank order the members' blocks, given and cut as `ring.reduce_scatter` wants them."""
     n = group.size
-    target = result.reshape(-1)
-    if packed.nbytes <= _PIECE_BYTES:
-        rows = np.empty((n, target.size), result.dtype)
-        group.comm.Alltoall(datatypes.wire(packed, n), datatypes.wire(rows, n))
-        fold(rows, op, target)
+    if result.nbytes * n <= _WHOLE_BYTES:
+        rows = np.empty((n, result.size), result.dtype)
+        group.comm.Alltoall(datatypes.wire(np.ascontiguousarray(parts, result.dtype), n), datatypes.wire(rows, n))
+        fold(rows, op, result.reshape(-1), rows[0])
         return
-    parts = packed.reshape(n, -1)
-    step = max(1, _piece(n, result.itemsize) // n)
-    for start in range(0, target.size, step):
-        stop = min(start + step, target.size)
-        rows = np.empty((n, stop - start), result.dtype)
-        exchange_blocks(group, [(k, parts[k, start:stop]) for k in range(n)], list(enumerate(rows)))
-        fold(rows, op, target[start:stop])
+    rooms = _rooms(n, result.dtype)
+    ring.in_pieces(parts, result, rooms[0].nbytes, lambda given, out: _combine(group, given, op, rooms, out))
 
 
-def _piece(n: int, itemsize: int) -> int:
-    """Elements combined per step over n members: few enough for the buffers, a multiple of n."""
-    count = max(n, min(config.exchange_bytes, _PIECE_BYTES) // itemsize)
-    return count - count % n
+def _rooms(n: int, dtype: np.dtype) -> np.ndarray:
+    """Pieces that came from the others, and one that is packed."""
+    nbytes = ring.whole_lines(max(_PIECE_BYTES // n, _LEAST_BYTES))
+    return memory.empty((n, nbytes // dtype.itemsize), dtype)
 
 
-def fold(rows: np.ndarray, op: str, out: np.ndarray) -> None:
+def _combine(group: Group, parts: Parts, op: str, rooms: np.ndarray, out: np.ndarray) -> None:
+    """One piece of each member's part: this member's, combined over all of them in rank order, goes into `out`."""
+    me, n = group.rank, group.size
+    rows = [room[: out.size].reshape(out.shape) for room in rooms]
+    for distance in range(1, n):
+        target, source = (me + distance) % n, (me - distance) % n
+        given = parts[target]
+        if not given.flags.c_contiguous:
+            given = rooms[me, : given.size].reshape(given.shape)
+            np.copyto(given, parts[target])
+        group.comm.Sendrecv(datatypes.wire(given), target, _TAG, datatypes.wire(rows[source]), source, _TAG)
+    rows[me] = parts[me]
+    fold(rows, op, out, rows[me == 0])
+
+
+def fold(rows: Parts, op: str, out: np.ndarray, room: np.ndarray) -> None:
     """Combine the rows, first to last, into `out`; small floats are added and multiplied in float32 and rounded once.
 
+    `room`: a row that may be written, the first or the second one.  Any one row may be the memory of `out`.
     Sums go row by row: numpy's own `reduce` changes their order with the shape.
     """
-    ufunc = datatypes.UFUNCS[op]
-    if op in ("max", "min") and out.dtype.isbuiltin == 1:
-        ufunc.reduce(rows, 0, None, out)
-        return
+    ufunc, last = datatypes.UFUNCS[op], len(rows) - 1
     wide = datatypes.accumulator(out.dtype) if op in ("sum", "prod") else out.dtype
     with np.errstate(all="ignore"):  # as MPI's own reductions: overflow and NaN are results
-        if out.size <= _TILE:
-            out[:] = _fold_tile(rows, ufunc, wide)
+        if wide == out.dtype:
+            total = rows[0]
+            for k in range(1, last + 1):
+                total = ufunc(total, rows[k], out=out if k == last else room)
             return
-        for start in range(0, out.size, _TILE):
-            tile = slice(start, start + _TILE)
-            out[tile] = _fold_tile(rows[:, tile], ufunc, wide)
+        if out.size <= _TILE:
+            out[...] = _widened(rows, ufunc, wide)
+            return
+        limit = _TILE * out.itemsize
+        for tile, *given in zip(pieces(out, limit), *(pieces(row, limit) for row in rows), strict=True):
+            tile[...] = _widened(given, ufunc, wide)
 
 
-def _fold_tile(rows: np.ndarray, ufunc: np.ufunc, wide: np.dtype) -> np.ndarray:
+def _widened(rows: Parts, ufunc: np.ufunc, wide: np.dtype) -> np.ndarray:
     total = rows[0].astype(wide)
     for row in rows[1:]:
         ufunc(total, row, out=total)

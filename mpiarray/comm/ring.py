@@ -18,7 +18,7 @@ of 16 bits (which must not be rounded on the way), and all that `config.determin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -38,6 +38,8 @@ _PIECE_BYTES = 2**20
 _LINE = 64  # bytes of a cache line, where parts are cut
 
 Rooms = tuple[np.ndarray, np.ndarray]
+Parts = Sequence[np.ndarray] | np.ndarray
+Combine = Callable[[Parts, np.ndarray], None]
 
 
 def takes(group: Group, op: str, dtype: np.dtype, count: int) -> bool:
@@ -53,30 +55,38 @@ def takes(group: Group, op: str, dtype: np.dtype, count: int) -> bool:
 
 def all_reduce(group: Group, x: np.ndarray, op: str, result: np.ndarray) -> None:
     """Combine C-contiguous blocks of one shape into `result` (C-contiguous, may be x), on every member."""
-    source, target = x.reshape(-1), result.reshape(-1)
-    ufunc, rooms, n = datatypes.UFUNCS[op], _rooms(x.dtype), group.size
-    step = n * rooms[0].size
+    ufunc, rooms = datatypes.UFUNCS[op], _rooms(x.dtype)
     with np.errstate(all="ignore"):  # as in MPI's own reductions: overflow and NaN are results
-        for start in range(0, x.size, step):
-            cuts = _cuts(start, min(start + step, x.size), n, x.itemsize)
-            filled = [target[cut] for cut in cuts]
-            _combine(group, [source[cut] for cut in cuts], ufunc, rooms, filled[group.rank])
-            _pass_around(group, filled)
+        in_stretches(group, x, result, rooms[0].size, lambda parts, out: _combine(group, parts, ufunc, rooms, out))
 
 
-def reduce_scatter(group: Group, parts: Sequence[np.ndarray], op: str, result: np.ndarray) -> None:
+def reduce_scatter(group: Group, parts: Parts, op: str, result: np.ndarray) -> None:
     """Combine the members' blocks, given as the parts for each member, into `result`: of a part's shape, C-contiguous.
 
     The parts may have any strides, their shape must be the same on all members.
     """
     ufunc, rooms = datatypes.UFUNCS[op], _rooms(result.dtype)
-    limit = rooms[0].nbytes
     with np.errstate(all="ignore"):
-        for out, *given in zip(pieces(result, limit), *(pieces(part, limit) for part in parts), strict=True):
-            _combine(group, given, ufunc, rooms, out)
+        in_pieces(parts, result, rooms[0].nbytes, lambda given, out: _combine(group, given, ufunc, rooms, out))
 
 
-def _combine(group: Group, parts: Sequence[np.ndarray], ufunc: np.ufunc, rooms: Rooms, out: np.ndarray) -> None:
+def in_stretches(group: Group, x: np.ndarray, result: np.ndarray, items: int, combine: Combine) -> None:
+    """An all-reduce: `combine(parts, out)` makes this member's of n parts of at most `items`; then all get all parts."""
+    source, target, n = x.reshape(-1), result.reshape(-1), group.size
+    for start in range(0, x.size, n * items):
+        cuts = _cuts(start, min(start + n * items, x.size), n, x.itemsize)
+        filled = [target[cut] for cut in cuts]
+        combine([source[cut] for cut in cuts], filled[group.rank])
+        _pass_around(group, filled)
+
+
+def in_pieces(parts: Parts, result: np.ndarray, limit: int, combine: Combine) -> None:
+    """A reduce-scatter: `combine(given, out)` makes a piece of `result` from the same piece of each part."""
+    for out, *given in zip(pieces(result, limit), *(pieces(part, limit) for part in parts), strict=True):
+        combine(given, out)
+
+
+def _combine(group: Group, parts: Parts, ufunc: np.ufunc, rooms: Rooms, out: np.ndarray) -> None:
     """One piece of each member's part: this member's, combined over all of them, goes into `out`."""
     me, n = group.rank, group.size
     send, after, before = group.comm.Sendrecv, (me + 1) % n, (me - 1) % n
@@ -103,13 +113,18 @@ def _pass_around(group: Group, blocks: Sequence[np.ndarray]) -> None:
 
 def _rooms(dtype: np.dtype) -> Rooms:
     """Two pieces: one is sent while the other is received, then the one that came is combined in place."""
-    items = max(1, _PIECE_BYTES // dtype.itemsize)
+    items = whole_lines(_PIECE_BYTES) // dtype.itemsize
     return memory.empty((items,), dtype), memory.empty((items,), dtype)
 
 
 def _like(piece: np.ndarray, room: np.ndarray) -> np.ndarray:
     """A contiguous array of the shape of `piece` in the memory of `room`."""
     return room[: piece.size].reshape(piece.shape)
+
+
+def whole_lines(nbytes: int) -> int:
+    """So many bytes or somewhat fewer, as pieces must have: parts that are cut at cache lines fit into them."""
+    return max(_LINE, nbytes // _LINE * _LINE)
 
 
 def _cuts(start: int, stop: int, n: int, itemsize: int) -> list[slice]:

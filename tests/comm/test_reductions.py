@@ -153,16 +153,40 @@ class Cases:
                 same(x, exact(np.add, blocks))
 
     def test_pieces(self, monkeypatch):
-        """The way of very large blocks: many pieces, the last one shorter."""
+        """The way of very large blocks: many pieces, the last one shorter; from any memory, and in place."""
         group = self.group()
-        n = group.size
-        monkeypatch.setattr(reductions, "_PIECE_BYTES", 1000)
-        monkeypatch.setattr(reductions, "_GATHER_BYTES", 0)
-        monkeypatch.setattr(reductions, "_TILE", 37)
+        n, me = group.size, group.rank
+        for name, value in {
+            "PIECE_BYTES": 1000,
+            "LEAST_BYTES": 1,
+            "GATHER_BYTES": 0,
+            "WHOLE_BYTES": 0,
+            "TILE": 37,
+        }.items():
+            monkeypatch.setattr(reductions, f"_{name}", value)
         blocks = [block(k, (3011,), BF16, spread=5) for k in range(n)]
-        same(comm.all_reduce(group, blocks[group.rank]), exact(np.add, blocks))
+        same(comm.all_reduce(group, blocks[me]), exact(np.add, blocks))
         blocks = [block(k, (n, 701), BF16, spread=5) for k in range(n)]
-        same(comm.reduce_scatter(group, blocks[group.rank]), exact(np.add, blocks)[group.rank : group.rank + 1])
+        same(comm.reduce_scatter(group, blocks[me]), exact(np.add, blocks)[me : me + 1])
+        blocks = [block(k, (30, n, 7), BF16, spread=5) for k in range(n)]
+        x = [blocks[me], np.asfortranarray(blocks[me]), strided(blocks[me])][me % 3]
+        same(comm.reduce_scatter(group, x, 1), exact(np.add, blocks)[:, me : me + 1].copy())
+        same(comm.reduce_scatter(group, x, 1, tiled=False), exact(np.add, blocks)[:, me].copy())
+        with config.override("deterministic", True):
+            blocks = [rounding(k, 3011, "f4") for k in range(n)]
+            wanted = blocks[0].copy()
+            for other in blocks[1:]:
+                wanted += other
+            x = blocks[me].copy()
+            same(comm.all_reduce(group, x), wanted)
+            same(x, blocks[me])
+            same(comm.all_reduce(group, x, out=x), wanted)
+            blocks = [rounding(k, 90 * n, "f8").reshape(90, n) for k in range(n)]
+            wanted = blocks[0][:, me].copy()
+            for other in blocks[1:]:
+                wanted += other[:, me]
+            same(comm.reduce_scatter(group, blocks[me], 1, tiled=False), wanted)
+            same(comm.reduce_scatter(group, strided(blocks[me]), 1, tiled=False), wanted)
 
     def test_counts_beyond_mpi(self, monkeypatch):
         """The way of blocks with more elements than an MPI count can say, with a smaller limit."""
