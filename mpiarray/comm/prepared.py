@@ -177,4 +177,5 @@ def _typed(group: Group, plan: Planner, general: Callable[[np.ndarray], np.ndarr
             shape, dtype = x.shape, x.dtype
         return general(x) if step is None else step(x)
 
+    run.plan = plan  # type: ignore[attr-defined]  # for who knows the type and the settings of all blocks to come
     return run

@@ -46,12 +46,13 @@ class Source:
             self.line("pass")
         scope = {"__name__": __name__, **self.values}
         text = "\n".join(self.lines)
-        exec((_short if len(text) < _LONG else _compiled)(text, self.name), scope)
+        exec((_short if len(text) < _LONG else compiled)(text, self.name), scope)
         return scope[self.name]
 
 
-def _compiled(text: str, name: str) -> CodeType:
+def compiled(text: str, name: str) -> CodeType:
+    """Code whose frames count as the package's."""
     return compile(text, os.path.join(_FOLDER, f"<{name}>"), "exec")
 
 
-_short = lru_cache(maxsize=4096)(_compiled)  # eager operations have few texts
+_short = lru_cache(maxsize=4096)(compiled)  # eager operations have few texts

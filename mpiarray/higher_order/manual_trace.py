@@ -119,16 +119,17 @@ _CACHE_SIZE = 16384
 class Memory:
     """What bodies on one mesh share: where this rank stands, and the prepared ops.
 
-    shortcuts  whole calls of collectives, see `shortcuts`
+    shortcuts  whole calls of collectives, see `shortcuts`; they hold for the settings of `generation`
     """
 
-    __slots__ = ("__weakref__", "context", "entries", "shortcuts", "sub")
+    __slots__ = ("__weakref__", "context", "entries", "generation", "shortcuts", "sub")
 
     def __init__(self, mesh: Any, ids: tuple[int, ...]):
         self.context = DeviceContext(ids, mesh, comm.rank())
         self.sub = SubMesh.of(mesh, ids, comm.rank())
         self.entries: dict[Any, Entry] = {}
         self.shortcuts: dict[Any, Any] = {}
+        self.generation = -1
         observe.keep(self, "entries", "shortcuts")
 
 
