@@ -10,6 +10,7 @@ import pytest
 import mpiarray as jax
 import mpiarray.numpy as jnp
 from mpiarray import comm, lax
+from mpiarray.comm.stats import counting
 from mpiarray.config import config
 from tests.runtime.on_ranks import line, placed, ranks
 
@@ -188,3 +189,29 @@ def test_groups_of_indices(n):
     found = mapped(body, x, check_vma=False)
     half = np.arange(2.0 * n).reshape(2, n // 2, 2).sum(1)
     np.testing.assert_array_equal(found, np.concatenate([np.tile(half[0], n // 2), np.tile(half[1], n // 2)]))
+
+
+def test_settings_that_change_between_calls(n):
+    """Remembered calls hold for the settings under which they were made; who counts sees all of them."""
+    given = blocks(n)
+    x = placed(np.concatenate(given), line(), "x")
+    found = []
+
+    def body(b):
+        for deterministic in (False, False, True, True, False, False):
+            config.update("deterministic", deterministic)
+            found.append(lax.psum(b, "x").block)
+        with counting() as counts:
+            found.append(lax.psum(b, "x").block)
+        assert counts.calls["all_reduce"] == 1
+        turned = b.block[::-1]
+        found.append(lax.psum(b.owner.tracer(b.aval, turned, b.spec), "x").block[::-1])  # not in C order
+        return b
+
+    before = config.deterministic
+    try:
+        mapped(body, x)
+    finally:
+        config.update("deterministic", before)
+    for total in found:
+        np.testing.assert_array_equal(total, sum(given))
