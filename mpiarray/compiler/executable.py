@@ -9,7 +9,6 @@ is forgotten after its last use.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
@@ -24,7 +23,7 @@ from mpiarray.compiler.pieces import Pieces, boxes_of, find, origins_of, sources
 from mpiarray.compiler.reuse import Dead, ends_of, overwritable
 from mpiarray.config import config
 from mpiarray.core.device import DeviceContext
-from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
+from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var, uses_of
 from mpiarray.core.op import Op
 from mpiarray.core.source import Source
 from mpiarray.core.value import Literal
@@ -139,13 +138,12 @@ class _Writer:
     def _packed(self, runs: Sequence[Run]) -> None:
         """Let what is only sent in a message with others be computed where it lies in the message."""
         makers = {v: e for e in self.jaxpr.eqns for v in e.outvars}
-        readers = Counter(v for e in self.jaxpr.eqns for v in e.invars if not isinstance(v, Literal))
-        readers.update(v for v in self.jaxpr.outvars if not isinstance(v, Literal))
+        uses = uses_of(self.jaxpr)
         ends = ends_of(self.jaxpr)
         for k, (eqn, run) in enumerate(zip(self.jaxpr.eqns, runs)):
             if not hasattr(run, "lay_out"):
                 continue
-            able = [v for v in eqn.invars if v in makers and readers[v] == 1 and hasattr(makers[v].op.impl, "into")]
+            able = [v for v in eqn.invars if v in makers and uses[v] == 1 and hasattr(makers[v].op.impl, "into")]
             last = {n: ends.get(v, k) for n, v in enumerate(eqn.outvars)}
             lasting = [n for n, end in last.items() if end == math.inf]
             if _FEW * sum(eqn.outvars[n].aval.size for n in lasting) <= sum(v.aval.size for v in eqn.outvars):

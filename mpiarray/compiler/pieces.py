@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from mpiarray.core.device import DeviceContext
-from mpiarray.core.jaxpr import Eqn, Jaxpr, Var
+from mpiarray.core.jaxpr import Eqn, Jaxpr, Var, readers_of
 from mpiarray.core.value import Literal
 from mpiarray.ops.fused_update import fusion_update
 from mpiarray.ops.slicing import slice_
@@ -56,16 +56,12 @@ class _Finder:
     def __init__(self, jaxpr: Jaxpr):
         self.found: dict[Any, Pieces] = {}
         self.makers: dict[Any, Eqn] = {v: e for e in jaxpr.eqns for v in e.outvars}
-        self.readers: dict[Any, list[Eqn]] = {}
-        for eqn in jaxpr.eqns:
-            for v in eqn.invars:
-                self.readers.setdefault(v, []).append(eqn)
+        self.readers = readers_of(jaxpr)
         self.wanted: set[Any] = set()
-        returned: set[Any] = set(jaxpr.outvars)
         for eqn in reversed(jaxpr.eqns):
             for v in eqn.outvars:
-                readers = self.readers.get(v, [])
-                if readers and v not in returned and all(self._reads_parts(r, v) for r in readers):
+                readers = self.readers[v]
+                if readers and all(r is not None and self._reads_parts(r, v) for r in readers):
                     self.wanted.add(v)
 
     def _reads_parts(self, eqn: Eqn, v: Var) -> bool:
@@ -91,7 +87,7 @@ class _Finder:
         if _is_plain_slice(self.makers[v]):
             self.drop(self.makers[v].invars[0])
         for reader in self.readers[v]:
-            if _is_plain_slice(reader):
+            if reader is not None and _is_plain_slice(reader):
                 self.drop(reader.outvars[0])
 
 

@@ -6,6 +6,7 @@ under (axis names in params mean this mesh) and the user's source line.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -122,6 +123,21 @@ class ClosedJaxpr:
     @property
     def out_avals(self) -> tuple[ShapedArray, ...]:
         return self.jaxpr.out_avals
+
+
+def readers_of(jaxpr: Jaxpr) -> defaultdict[Any, list[Eqn | None]]:
+    """The equations that read each variable, one as often as it does; None, at the end, for a result of the jaxpr."""
+    found: defaultdict[Any, list[Eqn | None]] = defaultdict(list)
+    for eqn in (*jaxpr.eqns, None):
+        for v in jaxpr.outvars if eqn is None else eqn.invars:
+            if not isinstance(v, Literal):
+                found[v].append(eqn)
+    return found
+
+
+def uses_of(jaxpr: Jaxpr) -> Counter[Any]:
+    """How often each variable is read by equations, or is a result."""
+    return Counter({v: len(eqns) for v, eqns in readers_of(jaxpr).items()})
 
 
 def subjaxprs(params: dict[str, Any]) -> Iterator[Jaxpr]:

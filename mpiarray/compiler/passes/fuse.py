@@ -22,7 +22,7 @@ from typing import Any
 
 from mpiarray.compiler.passes.bodies import map_bodies
 from mpiarray.compiler.passes.rows import meets, row_dims, spreads, stays
-from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var, subjaxprs
+from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var, readers_of, subjaxprs
 from mpiarray.core.value import Literal
 from mpiarray.ops.linear import broadcast_in_dim
 from mpiarray.ops.moments import moments
@@ -110,12 +110,7 @@ class _Fuser:
     def __init__(self, jaxpr: Jaxpr, rows: bool = True):
         self.jaxpr = jaxpr
         self.rows = rows  # whether groups may have rows
-        self.readers: dict[Atom, list[Eqn | None]] = {}
-        for eqn in jaxpr.eqns:
-            for v in dict.fromkeys(eqn.invars):
-                self.readers.setdefault(v, []).append(eqn)
-        for v in jaxpr.outvars:
-            self.readers.setdefault(v, []).append(None)
+        self.readers = readers_of(jaxpr)
         self.open: dict[Var, _Group] = {}  # the open group that makes, or reads, a variable
         self.maker: dict[Var, _Group] = {}
         self.broadcasts: dict[Var, Eqn] = {}  # not yet written

@@ -16,7 +16,7 @@ from typing import Any
 
 from mpiarray.compiler.program import Program
 from mpiarray.core.infer import infer
-from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var
+from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var, readers_of
 from mpiarray.core.op import Op
 from mpiarray.core.trace import abstract_mesh
 from mpiarray.core.value import Literal, literal
@@ -82,12 +82,7 @@ class _Rewriter:
         jaxpr = program.jaxpr
         self.makers: dict[Atom, Eqn] = {v: e for e in jaxpr.eqns for v in e.outvars}
         self.order = {e: k for k, e in enumerate(jaxpr.eqns)}
-        self.readers: dict[Atom, list[Eqn | None]] = {}
-        for eqn in jaxpr.eqns:
-            for v in dict.fromkeys(eqn.invars):
-                self.readers.setdefault(v, []).append(eqn)
-        for v in jaxpr.outvars:
-            self.readers.setdefault(v, []).append(None)
+        self.readers = readers_of(jaxpr)
         self.whole: dict[Any, Atom] = {}  # (variable, box) -> the same on whole arrays
         self.out: list[Eqn] = []
 

@@ -8,11 +8,10 @@ exact).  Only linear steps may lie between the sum and the number: where the sum
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import Any
 
 from mpiarray.compiler.passes.bodies import map_bodies
-from mpiarray.core.jaxpr import Eqn, Jaxpr, Var
+from mpiarray.core.jaxpr import Eqn, Jaxpr, Var, uses_of
 from mpiarray.core.value import Literal
 from mpiarray.ops import moments as ops
 from mpiarray.ops.arithmetic import div, mul, sub
@@ -38,11 +37,10 @@ def moments(jaxpr: Jaxpr) -> Jaxpr:
     if not sums:
         return jaxpr
     makers: dict[Any, Eqn] = {v: e for e in jaxpr.eqns for v in e.outvars}
-    readers: Counter[Any] = Counter(v for e in jaxpr.eqns for v in e.invars if not isinstance(v, Literal))
-    readers.update(v for v in jaxpr.outvars if not isinstance(v, Literal))
+    uses = uses_of(jaxpr)
     found: dict[Eqn, tuple[Eqn, Any]] = {}  # sums of squares: the sum of the same elements, the number
     for eqn in jaxpr.eqns:
-        if eqn.op is reduce_sum and readers[eqn.invars[0]] == 1:
+        if eqn.op is reduce_sum and uses[eqn.invars[0]] == 1:
             pair = _deviations(eqn, makers)
             first = sums.get(pair[0]) if pair is not None else None
             if pair is not None and first is not None and _follows(pair[1], first.outvars[0], makers):

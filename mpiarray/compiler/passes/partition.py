@@ -7,14 +7,13 @@ A sum whose axes then shard the result becomes a reduce-scatter, since it is red
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from mpiarray.compiler.passes.propagate import itemsize, laid, mesh_of_eqn, spec_of
 from mpiarray.compiler.passes.simplify import inline
 from mpiarray.compiler.program import Program
-from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var
+from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var, uses_of
 from mpiarray.core.op import Op
 from mpiarray.core.plan import Laid, LocalContext, Pending, Plan, local_shape, mesh_order, replicated
 from mpiarray.core.trace import abstract_mesh, current
@@ -61,8 +60,7 @@ class _Partitioner:
         self.sums: dict[Var, tuple[AbstractMesh, P]] = {}
         self.broadcasts: dict[Var, Eqn] = {}  # of which every rank has all: they are made anew where a part is wanted
         self.bodies: dict[Jaxpr, Jaxpr] = {}
-        self.readers = Counter(v for e in program.jaxpr.eqns for v in e.invars if not isinstance(v, Literal))
-        self.readers.update(v for v in program.jaxpr.outvars if not isinstance(v, Literal))
+        self.uses = uses_of(program.jaxpr)
 
     def run(self) -> Program:
         jaxpr = self.program.jaxpr
@@ -195,7 +193,7 @@ class _Partitioner:
         if (
             spec.unreduced != wanted.unreduced
             and spec.dims == wanted.dims
-            and self.readers[v] == 1
+            and self.uses[v] == 1
             and mesh.same_axes(target)
         ):
             self.sums[v] = (mesh, spec)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from mpiarray.compiler.cost import nbytes, step_cost
 from mpiarray.compiler.machine import machine
 from mpiarray.compiler.passes.bodies import map_bodies
 from mpiarray.core.device import coordinates, mixed_radix
-from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var
+from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var, readers_of
 from mpiarray.core.plan import axes_size
 from mpiarray.core.value import Literal
 from mpiarray.ops.collectives import all_gather, axis_index, psum, reduce_scatter, shard_slice
@@ -84,7 +84,7 @@ class _Reads:
     def __init__(self, jaxpr: Jaxpr):
         self.jaxpr = jaxpr
         self.place = {v: k for k, eqn in enumerate(jaxpr.eqns) for v in eqn.outvars}
-        self.readers = _readers(jaxpr)
+        self.readers = readers_of(jaxpr)
         self.positions = _Positions()
         self.sums = Counter(_kind(e) for e in jaxpr.eqns if e.op in _SUMS)
         self.env: dict[Var, Atom] = {}
@@ -272,7 +272,7 @@ class _Positions:
 def _whole_again(jaxpr: Jaxpr) -> Jaxpr:
     """A sum that is scattered, and gathered by its only reader, is one message: a sum."""
     maker = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
-    readers = _readers(jaxpr)
+    readers = readers_of(jaxpr)
     out = []
     for eqn in jaxpr.eqns:
         x = eqn.invars[0] if eqn.op in _GATHERS else None
@@ -290,16 +290,6 @@ def _undoes(gather: Eqn, scatter: Eqn) -> bool:
     whole = a["axis_index_groups"] is None and b["axis_index_groups"] is None
     same_dim = a["all_gather_dimension"] == b["scatter_dimension"]
     return alike and whole and same_dim and gather.mesh.shape_tuple == scatter.mesh.shape_tuple
-
-
-def _readers(jaxpr: Jaxpr) -> dict[Var, list[Eqn | None]]:
-    """Who reads each value; None: the program returns it."""
-    readers: dict[Var, list[Eqn | None]] = defaultdict(list)
-    for eqn in (*jaxpr.eqns, None):
-        for a in jaxpr.outvars if eqn is None else eqn.invars:
-            if not isinstance(a, Literal):
-                readers[a].append(eqn)
-    return readers
 
 
 def _is_elementwise(eqn: Eqn, part: Part, v: Var) -> bool:

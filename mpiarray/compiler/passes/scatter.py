@@ -10,16 +10,14 @@ reader, ends the chain.
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from mpiarray.compiler.passes.propagate import REFUSALS, checked_plan, itemsize, mesh_of_eqn, spec_of
 from mpiarray.compiler.program import Program
 from mpiarray.core import redistribution as rd
-from mpiarray.core.jaxpr import Eqn, Var
+from mpiarray.core.jaxpr import Eqn, Var, readers_of
 from mpiarray.core.plan import Plan, axes_size, has_duplicates, used_axes
-from mpiarray.core.value import Literal
 from mpiarray.types.mesh import AbstractMesh
 from mpiarray.types.partition_spec import PartitionSpec as P
 
@@ -42,14 +40,7 @@ class _Scatterer:
     def __init__(self, program: Program):
         self.program = program
         self.specs, self.plans = dict(program.specs), dict(program.plans)
-        self.readers: dict[Var, list[Eqn | None]] = defaultdict(list)  # None: the program returns it
-        for eqn in program.jaxpr.eqns:
-            for a in eqn.invars:
-                if not isinstance(a, Literal):
-                    self.readers[a].append(eqn)
-        for a in program.jaxpr.outvars:
-            if not isinstance(a, Literal):
-                self.readers[a].append(None)
+        self.readers = readers_of(program.jaxpr)
 
     def place(self, eqn: Eqn, k: int, v: Var) -> None:
         """Choose where the pending sum `v`, result `k` of the equation, goes."""

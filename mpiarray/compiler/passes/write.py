@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from mpiarray.compiler.passes.bodies import map_bodies
-from mpiarray.core.jaxpr import Eqn, Jaxpr, Var
+from mpiarray.core.jaxpr import Eqn, Jaxpr, Var, uses_of
 from mpiarray.core.value import Literal
 from mpiarray.ops.boxes import move_boxes_at
 from mpiarray.ops.fused_update import fusion_update
@@ -22,17 +21,16 @@ def write(jaxpr: Jaxpr) -> Jaxpr:
     makers: dict[Any, Eqn] = {e.outvars[0]: e for e in jaxpr.eqns if e.op is fusion and len(e.outvars) == 1}
     if not makers:
         return jaxpr
-    readers = Counter(v for e in jaxpr.eqns for v in e.invars if not isinstance(v, Literal))
-    readers.update(v for v in jaxpr.outvars if not isinstance(v, Literal))
+    uses = uses_of(jaxpr)
     merged: dict[Eqn, list[Eqn]] = {}
     gone = set()
     for eqn in jaxpr.eqns:
         maker = makers.get(eqn.invars[1]) if _is_update(eqn) else None
-        if maker is not None and readers[maker.outvars[0]] == 1 and _is_array(maker):
+        if maker is not None and uses[maker.outvars[0]] == 1 and _is_array(maker):
             merged[eqn] = [_merged(eqn, maker)]
             gone.add(maker)
         maker = makers.get(eqn.invars[0]) if _is_frame(eqn) else None
-        if maker is not None and readers[maker.outvars[0]] == 1 and _is_array(maker):
+        if maker is not None and uses[maker.outvars[0]] == 1 and _is_array(maker):
             merged[eqn] = _framed(eqn, maker)
             gone.add(maker)
     return (
