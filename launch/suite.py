@@ -33,7 +33,6 @@ class Run:
     """One run: `mpi` None is a run in one process; `limit` in seconds for the whole run; `check`: MPIARRAY_CHECK.
 
     `part`: which of the tests for one process (tests/conftest.py divides them so that the parts take about as long).
-    `thin`: of a test that has many cases, every so manieth: where the same cases run on other numbers of ranks, or another MPI.
     """
 
     name: str
@@ -43,7 +42,6 @@ class Run:
     check: bool = False
     quick: bool = False
     part: str = ""
-    thin: int = 1
 
     def command(self, arguments: Sequence[str]) -> list[str]:
         """The command line of this run with pytest's `arguments`."""
@@ -61,8 +59,8 @@ RUNS = (
     Run("openmpi-2", "openmpi", 2, 300),
     Run("openmpi-3", "openmpi", 3, 300),
     Run("openmpi-4", "openmpi", 4, 400, check=True, quick=True),
-    Run("openmpi-8", "openmpi", 8, 600, thin=3),
-    Run("mpich-4", "mpich", 4, 600, thin=2),
+    Run("openmpi-8", "openmpi", 8, 600),
+    Run("mpich-4", "mpich", 4, 600),
 )
 
 
@@ -96,7 +94,6 @@ def perform(run: Run, arguments: Sequence[str], output: IO[bytes] | None = None)
         summary = Path(folder, "counts.json")
         # jobs that are killed, as many tests have it, leave files of theirs: they go with the folder
         environ = os.environ | {"MPIARRAY_TEST_SUMMARY": str(summary), "MPIARRAY_TEST_PART": run.part, "TMPDIR": folder}
-        environ["MPIARRAY_TEST_THIN"] = str(run.thin)
         if run.check:
             environ = {"MPIARRAY_CHECK": "1"} | environ
         begun = time.monotonic()

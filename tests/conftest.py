@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,6 @@ RANK = environment.launcher_rank()
 UNDER_MPI = RANK is not None
 LIMIT = float(os.environ.get("MPIARRAY_TEST_LIMIT", "60" if UNDER_MPI else "180"))  # seconds for one test
 LIMIT_EXCEEDED = 3  # exit status
-MANY = 16  # cases of one test
-THIN = int(os.environ.get("MPIARRAY_TEST_THIN", "1"))  # run every so manieth case of those that have many
 ON_RANKS = "pytest.mark.mpi"  # how tests say that they are for ranks
 
 # every rank must generate the same cases, and a run must be repeatable
@@ -107,19 +104,10 @@ def belongs(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    cases = Counter(item.nodeid.partition("[")[0] for item in items)
-    number: Counter[str] = Counter()
-
-    def left_out(item: pytest.Item) -> bool:
-        name = item.nodeid.partition("[")[0]
-        number[name] += 1
-        return not belongs(item) or (cases[name] >= MANY and number[name] % THIN != 0)
-
-    others = [item for item in items if left_out(item)]
+    others = [item for item in items if not belongs(item)]
     if others:
         config.hook.pytest_deselected(items=others)
-        kept = set(items) - set(others)
-        items[:] = [item for item in items if item in kept]
+        items[:] = [item for item in items if belongs(item)]
     if ranks is not None and ranks.size > 1:
         lists = ranks.agree([item.nodeid for item in items])
         if any(names != lists[0] for names in lists):

@@ -70,7 +70,7 @@ def run_tests(folder: Path, text: str, ranks: int) -> tuple[subprocess.Completed
     (folder / "test_some.py").write_text(textwrap.dedent(text))
     summary = folder / "counts.json"
     variables = environment.without_job(os.environ) | {"PYTHONPATH": str(ROOT), "MPIARRAY_TEST_SUMMARY": str(summary)}
-    variables |= {"MPIARRAY_TEST_PART": "", "MPIARRAY_TEST_THIN": "1"}
+    variables["MPIARRAY_TEST_PART"] = ""
     start = [sys.executable, "-m", "mpiarray", "run", "-n", str(ranks), "--stdout", "root", "--timeout", "60"]
     done = subprocess.run(
         [*start, "-m", "pytest", "--only-mpi", str(folder)],
