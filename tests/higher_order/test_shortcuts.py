@@ -203,7 +203,7 @@ def test_settings_that_change_between_calls(n):
             found.append(lax.psum(b, "x").block)
         with counting() as counts:
             found.append(lax.psum(b, "x").block)
-        assert counts.calls["all_reduce"] == 1
+        assert counts.calls["all_reduce"] == (n > 1)  # a group of one sends nothing
         turned = b.block[::-1]
         found.append(lax.psum(b.owner.tracer(b.aval, turned, b.spec), "x").block[::-1])  # not in C order
         return b
