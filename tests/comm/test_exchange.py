@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from mpiarray.comm.pairwise import pieces
 from mpiarray.config import config
 from mpiarray.errors import InternalError
 from tests.comm.cases import DTYPES, OnMesh, OnOneself, OnParity, OnReversed, OnWorld, block, same, strided
+from tests.peak import peak_of
 
 pytestmark = pytest.mark.mpi
 
@@ -107,12 +107,7 @@ class Cases:
         x = np.zeros((n * 256, 8192 // n * n), np.float64)
         comm.all_to_all(group, x, 1, 0)  # what is made once
         for call in (lambda: comm.all_to_all(group, x, 1, 0), lambda: comm.all_gather(group, x[:32], 1)):
-            tracemalloc.start()
-            try:
-                result = call()
-                peak = tracemalloc.get_traced_memory()[1]
-            finally:
-                tracemalloc.stop()
+            result, peak = peak_of(call)
             assert (
                 peak <= result.nbytes + 4 * pairwise._MESSAGE + 2**20 + 2**16
             )  # beside the blocks: what Python itself allocates

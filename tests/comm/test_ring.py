@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tracemalloc
 import zlib
 from collections.abc import Iterator
 
@@ -16,6 +15,7 @@ from mpiarray.comm import datatypes, halves, prepared, ring, stats
 from mpiarray.config import config
 from tests.comm.cases import DTYPES, OnMesh, OnOneself, OnParity, OnReversed, OnWorld, block, exact, same, strided
 from tests.comm.test_reductions import rounding
+from tests.peak import peak_of
 
 pytestmark = pytest.mark.mpi
 
@@ -170,12 +170,7 @@ class Cases:
         ):
             with config.override("check", False):  # which would look at the bytes of the result, in a copy
                 call()
-                tracemalloc.start()
-                try:
-                    result = call()
-                    peak = tracemalloc.get_traced_memory()[1]
-                finally:
-                    tracemalloc.stop()
+                result, peak = peak_of(call)
             assert peak <= result.nbytes + 2 * 2**16 + 2**16  # what Python itself allocates
 
     def test_prepared(self, monkeypatch):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pytest
 
@@ -13,6 +11,7 @@ from mpiarray import P, lax
 from mpiarray.compiler.passes import fuse
 from mpiarray.ops import tiles
 from mpiarray.sharding import AbstractMesh, AxisType
+from tests.peak import peak_of
 
 
 @pytest.fixture(params=["groups", "single"])
@@ -171,12 +170,7 @@ def test_a_step_makes_its_result_and_nothing_else_that_is_large(f):
     g = jax.jit(lambda x: f(x, jnp))
     u = jnp.asarray(x)
     np.testing.assert_array_equal(np.asarray(g(u)), f(x, np).astype(np.float32))
-    tracemalloc.start()
-    try:
-        result = g(u)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    result, peak = peak_of(lambda: g(u))
     assert result.shape == x.shape
     assert peak <= (2.3 if f is twice else 1.3) * x.nbytes  # the second of two steps reads what the first has made
 

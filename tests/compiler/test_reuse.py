@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pytest
 
@@ -16,6 +14,7 @@ from mpiarray.compiler.passes.simplify import closed
 from mpiarray.compiler.reuse import ends_of, overwritable
 from mpiarray.core.jaxpr import ClosedJaxpr
 from mpiarray.ops.collectives import _Many
+from tests.peak import peak_of
 
 BIG = (256, 256)  # 256 KB of float32
 X = np.random.default_rng(0).standard_normal(BIG).astype(np.float32)
@@ -91,14 +90,7 @@ def test_a_layer_makes_one_array(monkeypatch):
     f = jax.jit(layer)
     args = [jnp.asarray(a) for a in (X, X, X[0])]
     f(*args)
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        tracemalloc.reset_peak()
-        out = f(*args)
-        peak = tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
+    out, peak = peak_of(lambda: f(*args))
     assert X.nbytes <= peak < 1.25 * X.nbytes
     np.testing.assert_allclose(np.asarray(out), np.maximum(X @ X + X[0], 0) * 2, rtol=1e-4, atol=1e-3)
 

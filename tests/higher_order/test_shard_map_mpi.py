@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ import mpiarray.numpy as jnp
 from mpiarray import lax
 from mpiarray.comm.stats import counting
 from tests.higher_order.tanh_layers import by_hand
+from tests.peak import peak_of
 from tests.runtime.on_ranks import grid, line, placed, ranks
 
 pytestmark = pytest.mark.mpi
@@ -223,12 +223,7 @@ def test_fsdp_never_holds_all_parameters() -> None:
     step, params, batch, _ = fully_sharded([width] * (depth + 1), n)
     whole = depth * width * width * 4
     step(params, batch)
-    tracemalloc.start()
-    try:
-        found = step(params, batch)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    found, peak = peak_of(lambda: step(params, batch))
     # the gradients' own share, and some gathered layers and their gradients at a time
     assert peak < whole / n + 5 * whole / depth
     assert peak >= whole / n

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ import mpiarray as jax
 import mpiarray.numpy as jnp
 from mpiarray.comm.stats import counting
 from tests.higher_order.tanh_layers import by_hand
+from tests.peak import peak_of
 from tests.runtime.on_ranks import grid, line, placed, ranks, same, under
 
 pytestmark = pytest.mark.mpi
@@ -172,13 +172,8 @@ def test_tensor_parallel_training_never_builds_a_global_weight(manual: bool) -> 
 
     data = placed(x, line())
     step(params, data)
-    tracemalloc.start()
-    try:
-        with counting() as counts:
-            found = step(params, data)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    with counting() as counts:
+        found, peak = peak_of(lambda: step(params, data))
     weight, share = width * width * 4, depth * width * width * 4 // n
     # gradients and new weights, each a share; little beside them
     assert 2 * share <= peak < 2 * share + 1.2 * weight // n

@@ -1,7 +1,6 @@
 """Convolutions and pooling on a mesh of devices, against the sums that define them, place by place."""
 
 import itertools
-import tracemalloc
 
 import ml_dtypes
 import numpy as np
@@ -16,6 +15,7 @@ from mpiarray.ops.common import BatchAxis
 from mpiarray.types.mesh import AxisType
 from mpiarray.types.sharding import NamedSharding
 from tests.ops.pretended_mesh import P, draw_spec, mesh_of, run, typed
+from tests.peak import peak_of
 
 MESH = mesh_of(("x", 4), ("y", 2))
 AUTO = mesh_of(("x", 4), ("y", 2), kind=AxisType.Auto)
@@ -118,10 +118,7 @@ def test_memory_for_windows_is_bounded(order):
     x, w = small(shape), small((2, 16, 7, 7) if order == "NCHW" else (7, 7, 16, 2), 1)
     kernel = "OIHW" if order == "NCHW" else "HWIO"
     numbers = conv.conv_dimension_numbers(4, (order, kernel, order))
-    tracemalloc.start()
-    out = conv._conv_impl(x, w, **default(2, dimension_numbers=numbers))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    out, peak = peak_of(lambda: conv._conv_impl(x, w, **default(2, dimension_numbers=numbers)))
     assert peak < 4 * conv_kernel._COLUMNS + 4 * x.nbytes
     some = (slice(None), slice(None), slice(0, 12), slice(0, 12)) if order == "NCHW" else (slice(None), slice(0, 12), slice(0, 12))  # fmt: skip
     part = conv_loop(x[some], w, **default(2, dimension_numbers=numbers))

@@ -1,12 +1,11 @@
 """Draws on the ranks of a real job: the numbers of one process, blocks only, and nothing sent."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 
 import mpiarray as jax
 from mpiarray import comm
+from tests.peak import peak_of
 
 pytestmark = pytest.mark.mpi
 
@@ -73,12 +72,7 @@ def test_memory_of_a_sharded_draw_is_that_of_blocks(mesh):
     k = jax.random.key(1)
     f = jax.jit(lambda k: jax.random.normal(k, (rows * comm.size(), 256), out_sharding=jax.P(("x", "y"), None)))
     f(k)
-    tracemalloc.start()
-    try:
-        x = f(k)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    x, peak = peak_of(lambda: f(k))
     block = rows * 256 * 4
     assert x.addressable_data(0).nbytes == block
     assert peak < 5 * block

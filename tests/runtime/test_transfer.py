@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 
 import mpiarray as jax
 from mpiarray import P, comm
+from tests.peak import peak_of
 from tests.runtime.on_ranks import Auto, Explicit, grid, line, placed, ranks, same, under, values
 
 pytestmark = pytest.mark.mpi
@@ -222,21 +221,6 @@ def test_plans_can_be_printed() -> None:
     assert ("all-to-all" in text) == (ranks() > 1)
 
 
-def peak_bytes(f: Any) -> int:
-    """The most bytes of numpy blocks that are alive during `f()` beyond those before it."""
-    gc.collect()
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        out = f()
-        _, most = tracemalloc.get_traced_memory()
-        del out
-    finally:
-        tracemalloc.stop()
-    return most - before
-
-
 @pytest.mark.mpi(min_size=2, max_size=4)
 @pytest.mark.parametrize("call", ["reshard", "device_put", "jit"])
 def test_memory_of_a_large_reshard(call: str) -> None:
@@ -253,7 +237,7 @@ def test_memory_of_a_large_reshard(call: str) -> None:
         }
         move = (lambda: moves["jit"](x)) if call == "jit" else moves[call]
         block = x.nbytes // ranks()
-        assert peak_bytes(move) <= block + 64 * 2**20
+        assert peak_of(move)[1] <= block + 64 * 2**20
         y = move()
         assert y.addressable_data(0).shape == (4096, 4096 // ranks())
 
@@ -264,4 +248,4 @@ def test_memory_of_an_exchange_between_meshes() -> None:
     x = jax.device_put(np.ones((4096, 1024 * ranks()), np.float32), jax.NamedSharding(line(), P(None, "x")))
     back = jax.NamedSharding(jax.Mesh(devices[::-1], ("r",), (Explicit,)), P(None, "r"))
     block = x.nbytes // ranks()
-    assert peak_bytes(lambda: jax.device_put(x, back)) <= block + 64 * 2**20
+    assert peak_of(lambda: jax.device_put(x, back))[1] <= block + 64 * 2**20
