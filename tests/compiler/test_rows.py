@@ -12,6 +12,7 @@ import mpiarray as jax
 import mpiarray.numpy as jnp
 from mpiarray.compiler.passes import fuse, rows
 from mpiarray.ops import tiles
+from tests.ops.test_tiles import unfused
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((12, 5, 8)).astype(np.float32)
@@ -26,12 +27,6 @@ def small_tiles(monkeypatch):
     monkeypatch.setattr(fuse, "_SMALLEST", 900)
     monkeypatch.setattr(tiles, "_FEWEST", 1)
     monkeypatch.setattr(tiles, "_MOST", 20)
-
-
-def unfused(f, args, monkeypatch):
-    with monkeypatch.context() as m:
-        m.setattr(fuse, "_SMALLEST", 1 << 60)
-        return jax.jit(lambda *xs: f(*xs))(*args)
 
 
 def text_of(f, *args):
