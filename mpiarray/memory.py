@@ -144,16 +144,18 @@ def maker(shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
     step = alignment(nbytes)
     if len(shape) == 1 and dtype.isbuiltin == 1 and dtype.kind in "iufc" and step % dtype.itemsize == 0:
         items, size = shape[0], dtype.itemsize
+        longer = items + step // size
 
         def make() -> np.ndarray:
-            raw = empty(items + step // size, dtype)
+            raw = empty(longer, dtype)
             start = -ctypes.addressof(first(raw)) % step // size
             return raw[start : start + items]
     else:
+        longer, byte, new = nbytes + step, np.dtype(np.uint8), np.ndarray
 
         def make() -> np.ndarray:
-            raw = empty(nbytes + step, np.uint8)
-            return np.ndarray(shape, dtype, raw, -ctypes.addressof(first(raw)) % step)
+            raw = empty(longer, byte)
+            return new(shape, dtype, raw, -ctypes.addressof(first(raw)) % step)
 
     return make
 

@@ -49,7 +49,7 @@ def all_reduce(group: Group, op: str) -> Run:
 
         return run
 
-    return _typed(group, plan, lambda x: collectives.all_reduce(group, x, op))
+    return _typed(group, plan, lambda x: collectives.all_reduce(group, x, op), moves=False)
 
 
 def all_gather(group: Group, dim: int = 0, tiled: bool = True) -> Run:
@@ -84,7 +84,7 @@ def reduce_scatter(group: Group, dim: int = 0, op: str = "sum", tiled: bool = Tr
 
         return run
 
-    return _typed(group, plan, lambda x: collectives.reduce_scatter(group, x, dim, op, tiled))
+    return _typed(group, plan, lambda x: collectives.reduce_scatter(group, x, dim, op, tiled), moves=False)
 
 
 def all_to_all(group: Group, split: int, concat: int, tiled: bool = True) -> Run:
@@ -154,8 +154,18 @@ def _moved(call: Any, shape: tuple[int, ...], dtype: np.dtype, count: int, n: in
     return run
 
 
-def _typed(group: Group, plan: Planner, general: Callable[[np.ndarray], np.ndarray]) -> Run:
-    """A function that calls what `plan` made for the type of its latest block, and `general` where there is no plan."""
+def for_type(run: Run, shape: tuple[int, ...], dtype: np.dtype) -> Run | None:
+    """What a prepared function comes to for C-contiguous blocks of one type, under the settings of now and while nobody counts
+    (`stats.active`); None where it has no short way for them, or is none of this module's."""
+    plan: Planner | None = getattr(run, "plan", None)
+    return None if plan is None or config.check or config.deterministic else plan(shape, dtype)
+
+
+def _typed(group: Group, plan: Planner, general: Callable[[np.ndarray], np.ndarray], *, moves: bool = True) -> Run:
+    """A function that calls what `plan` made for the type of its latest block, and `general` where there is no plan.
+
+    moves: it computes nothing, so that numpy has nothing to warn of.
+    """
     if group.comm is None:
         return lambda x: general(np.asarray(x))
     ndarray = np.ndarray
@@ -177,5 +187,5 @@ def _typed(group: Group, plan: Planner, general: Callable[[np.ndarray], np.ndarr
             shape, dtype = x.shape, x.dtype
         return general(x) if step is None else step(x)
 
-    run.plan = plan  # type: ignore[attr-defined]  # for who knows the type and the settings of all blocks to come
+    run.plan, run.moves = plan, moves  # type: ignore[attr-defined]  # for who knows the type of all blocks to come
     return run

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mpiarray import memory
-from mpiarray.comm import watch
+from mpiarray.comm import prepared, stats, watch
 from mpiarray.compiler import observe, quiet
 from mpiarray.compiler.cost import nbytes
 from mpiarray.compiler.pieces import Pieces, boxes_of, find, origins_of, sources_of
@@ -36,7 +36,9 @@ from mpiarray.types.mesh import AbstractMesh
 
 _FOLD_LIMIT = 4096  # elements; larger constants are made when they are needed
 _FEW = 8  # sums are copied out of a message if their elements are at most one in so many
-_TALLY_BYTES = 1 << 20  # programs that allocate less do not matter to the heap
+_TALLY_BYTES = (
+    4 << 20
+)  # programs that allocate less matter little to the heap, and would wait for the look after each message
 
 Run = Callable[..., Any]
 
@@ -116,9 +118,16 @@ class _Writer:
         self.until: dict[Run, float] = {}  # the step that reads a sum for the last time, where they stay in the message
         self.copied: dict[Run, list[int]] = {}  # those that are needed for longer
         self.allocated = 0
+        pieces = find(jaxpr, executable.context)
+        origins = origins_of(jaxpr, pieces)
+        self.runs = [self._prepared(eqn, pieces, origins) for eqn in jaxpr.eqns]
+        self.computes = not all(
+            getattr(run, "moves", False) for run in self.runs
+        )  # where numpy could warn of something
+        self.fresh: set[Any] = set()  # results of collectives: new blocks in C order
 
     def function(self) -> Run:
-        state = quiet.STATE if self.complete and self.jaxpr.eqns else None
+        state = quiet.STATE if self.complete and self.computes else None
         line, value = self.source.line, self.source.value
         if state is not None:
             line(f"token = {value(state.set)}({value(state.ignore)})")
@@ -133,7 +142,7 @@ class _Writer:
             line("finally:")
             line(f"    {value(state.reset)}(token)")
         run = self.source.function()
-        return quiet.with_errstate(run) if self.complete and quiet.STATE is None else run
+        return quiet.with_errstate(run) if self.complete and self.computes and quiet.STATE is None else run
 
     def _packed(self, runs: Sequence[Run]) -> None:
         """Let what is only sent in a message with others be computed where it lies in the message."""
@@ -170,9 +179,7 @@ class _Writer:
         return self.executable.prepare(eqn)
 
     def _steps(self) -> None:
-        pieces = find(self.jaxpr, self.executable.context)
-        origins = origins_of(self.jaxpr, pieces)
-        runs = [self._prepared(eqn, pieces, origins) for eqn in self.jaxpr.eqns]
+        runs = self.runs
         self._packed(runs)
         last: dict[Any, int] = {v: k for k, e in enumerate(self.jaxpr.eqns) for v in (*e.invars, *e.outvars)}
         kept = {v for v in self.jaxpr.outvars if not isinstance(v, Literal)}
@@ -220,7 +227,7 @@ class _Writer:
             if run in self.until:
                 operands.append(f"copied={self.copied[run]}")
                 run = run.in_place  # type: ignore[attr-defined]
-        call = f"{self.source.value(run)}({', '.join(operands)})"
+        call = self._typed(eqn, run, operands) or f"{self.source.value(run)}({', '.join(operands)})"
         for v in eqn.outvars:
             self.names[v] = f"v{len(self.names)}"
             self.makers[v] = eqn
@@ -230,6 +237,21 @@ class _Writer:
             self.source.line(f"[{names}] = {call}" if names else call)
         else:
             self.source.line(f"{names} = {call}")
+
+    def _typed(self, eqn: Eqn, run: Run, operands: list[str]) -> str | None:
+        """The call of a collective made for the type of its operand, where it has such a form."""
+        if not hasattr(run, "plan"):
+            return None
+        self.fresh.update(eqn.outvars)
+        (x,) = eqn.invars
+        if isinstance(x, Literal) or not x.aval.ndim or len(operands) > 1:
+            return None
+        step = prepared.for_type(run, x.aval.shape, dtypes.storage(x.aval.dtype))
+        if step is None:
+            return None
+        value, (name,) = self.source.value, operands
+        now = f"{value(config)}.generation == {config.generation} and not {value(stats)}.active"
+        return f"{value(step)}({name}) if {name}.flags.c_contiguous and {now} else {value(run)}({name})"
 
     def _place(self, eqn: Eqn, run: Run) -> str | None:
         """Where the result of an equation is to be written: in a message, or for a large one in new memory that is aligned."""
@@ -270,7 +292,7 @@ class _Writer:
 
     def _result(self, atom: Any) -> str:
         name = self._read(atom)
-        if not self.complete:
+        if not self.complete or (isinstance(atom, Var) and atom in self.fresh and atom.aval.ndim):
             return name
         own = f"{self.source.value(own_block)}({name})"
         eqn = self.makers.get(atom) if isinstance(atom, Var) else None

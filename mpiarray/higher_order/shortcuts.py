@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mpiarray.comm import stats
+from mpiarray.comm import prepared, stats
 from mpiarray.compiler.executable import own_block
 from mpiarray.config import config
 from mpiarray.core.source import compiled
@@ -120,12 +120,12 @@ def _composed(steps: list[Callable[[Any], Any]], x: ManualTracer) -> Callable[[A
 
 def _for_type(run: Callable[[Any], Any], x: ManualTracer) -> Callable[[Any], Any]:
     """A prepared collective for blocks like that of `x` alone, where the type says all about them."""
-    plan, aval, block = getattr(run, "plan", None), x.aval, x.block
-    if plan is None or config.check or config.deterministic or not aval.ndim or type(block) is not np.ndarray:
+    aval, block = x.aval, x.block
+    if not aval.ndim or type(block) is not np.ndarray or x.owner.sub is not None:
         return run
-    if x.owner.sub is not None or block.shape != aval.shape or block.dtype is not aval.dtype:
+    if block.shape != aval.shape or block.dtype is not aval.dtype:
         return run
-    step = plan(block.shape, block.dtype)
+    step = prepared.for_type(run, block.shape, block.dtype)
     if step is None:
         return run
 

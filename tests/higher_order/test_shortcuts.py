@@ -215,3 +215,38 @@ def test_settings_that_change_between_calls(n):
         config.update("deterministic", before)
     for total in found:
         np.testing.assert_array_equal(total, sum(given))
+
+
+ALONE = {
+    "ppermute": (
+        lambda b: lax.ppermute(b, "x", [(k, (k + 1) % ranks()) for k in range(ranks())]),
+        lambda v, n: np.roll(v, len(v) // n),
+    ),
+    "all_gather": (lambda b: lax.all_gather(b, "x", tiled=True), lambda v, n: np.tile(v, n)),
+    "all_to_all": (
+        lambda b: lax.all_to_all(b, "x", 0, 0, tiled=True),
+        lambda v, n: v.reshape(n, n, -1).transpose(1, 0, 2).reshape(-1),
+    ),
+    "psum": (lambda b: lax.psum(b, "x"), lambda v, n: sum(np.split(v, n))),
+    "psum_scatter": (lambda b: lax.psum_scatter(b, "x", tiled=True), lambda v, n: sum(np.split(v, n))),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_programs_of_one_collective(n, name):
+    """New memory for each result, counted whenever somebody counts, under the settings of each call."""
+    body, want = ALONE[name]
+    f = jax.jit(jax.shard_map(body, in_specs=P("x"), out_specs=P() if name == "psum" else P("x")))
+    values = [np.concatenate(blocks(n, n * 3, seed=seed)) for seed in range(2)]
+    x, y = (placed(v, line(), "x") for v in values)
+    results = [f(x), f(y), f(x), f(y)]
+    with counting() as counts:
+        results += [f(x)]
+    assert sum(counts.calls.values()) == (n > 1)  # a group of one sends nothing
+    with config.override("deterministic", not config.deterministic):
+        results += [f(y)]
+    results += [f(x)]
+    for k, result in enumerate(results):
+        np.testing.assert_array_equal(np.asarray(result), want(values[k % 2], n))
+        assert result._block.flags.c_contiguous
+        assert not any(np.shares_memory(result._block, other._block) for other in (*results[:k], x, y))
