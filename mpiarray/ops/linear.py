@@ -20,6 +20,7 @@ from mpiarray.errors import ShardingTypeError
 from mpiarray.ops.common import BatchAxis, join_plan, nary_type, same_plan
 from mpiarray.ops.partial_sums import add_sums
 from mpiarray.ops.reshape_rule import reshape_dims
+from mpiarray.ops.row_reductions import sum_of_rows
 from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.sharding import NamedSharding
@@ -511,18 +512,19 @@ def reduction_plan(kind: str, avals: tuple[ShapedArray, ...], axes: tuple[int, .
     return Plan((spec_from(dims),), (outs,), (Pending(kind, now),) if now else (), (result,))
 
 
-def accumulate(f: Callable[..., Any], x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """A numpy reduction that keeps the dtype and accumulates 16-bit floats in float32."""
+def _sum_impl(x: Any, *, axes: tuple[int, ...], out_sharding: Any) -> Any:
+    """numpy's sum, of the operand's dtype; 16-bit floats are added up in float32."""
     if x.dtype.itemsize <= 2 and dtypes.is_float(x.dtype):
-        return np.asarray(f(x.astype(np.float32), axis=axes)).astype(x.dtype)
-    return f(x, axis=axes, dtype=x.dtype)
+        return np.asarray(_sum_impl(x.astype(np.float32), axes=axes, out_sharding=None)).astype(x.dtype)
+    found = sum_of_rows(x, axes)
+    return np.add.reduce(x, axis=axes, dtype=x.dtype) if found is None else found
 
 
 reduce_sum = define(
     "reduce_sum",
     type_rule=lambda x, *, axes, out_sharding: Out(reduced_shape("reduce_sum", x, axes), x.dtype, x.weak_type),
     plan=lambda avals, *, axes, out_sharding: reduction_plan("sum", avals, axes, out_sharding),
-    impl=lambda x, *, axes, out_sharding: accumulate(np.add.reduce, x, axes),
+    impl=_sum_impl,
     jvp=linear_jvp,
     transpose=lambda op, ct, x, *, axes, out_sharding: [
         broadcast_in_dim(

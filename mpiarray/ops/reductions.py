@@ -33,6 +33,7 @@ from mpiarray.ops.linear import (
     zero_jvp,
 )
 from mpiarray.ops.partial_sums import refuse_unreduced
+from mpiarray.ops.row_reductions import extreme_of_rows
 from mpiarray.ops.slicing import pad, slice_
 from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
@@ -72,10 +73,11 @@ def _fold(ufunc: Any, neutral: Callable[[Any], Any]) -> Callable[..., np.ndarray
         if not x.size:
             return np.full([n for d, n in enumerate(x.shape) if d not in axes], neutral(dtype), dtype)
         if dtypes.is_float(dtype) and dtype.itemsize <= 2:
-            return np.asarray(ufunc.reduce(x.astype(np.float32), axis=axes)).astype(dtype)
+            return impl(x.astype(np.float32), axes=axes).astype(dtype)
         if dtype.kind not in "biufc":
             return np.asarray(ufunc.reduce(x.astype(np.int8), axis=axes)).astype(dtype)
-        return np.asarray(ufunc.reduce(x, axis=axes, dtype=dtype))
+        found = extreme_of_rows(ufunc, x, axes) if ufunc in (np.maximum, np.minimum) else None
+        return np.asarray(ufunc.reduce(x, axis=axes, dtype=dtype)) if found is None else found
 
     return impl
 
