@@ -9,24 +9,37 @@ Where MPI has no short way for a block (see `prepared`), and where somebody watc
 whole collective is done at the start.  All members decide that alike, from the block's type and the settings: MPI does
 not let blocking and non-blocking collectives meet.  A sum of floats over three and more members may be made in another
 order than the blocking one makes it, large ones are (these are MPI's own, those go around the `ring`); all members receive the same bits, which is tried once per group.
+
+Messages between two ranks (`permute`, `exchange`) of up to `_COPIED` bytes leave from a copy.  So the block may be written over at
+once, and nobody waits until the other rank takes it: MPI libraries hold back what is longer than a few KB until the receiver asks,
+and ranks that wait for this are never more than a message apart.  The copies are forgotten once they have left.
 """
 
 from __future__ import annotations
 
+import atexit
 import math
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from mpiarray.comm import collectives, datatypes, stats
 from mpiarray.comm.groups import Group, sums_agree
+from mpiarray.comm.pairwise import TAG, buffer_bytes, message_bytes, pieces
 from mpiarray.config import config
 
 Finish = Callable[[Any], Any]
 Start = Callable[..., "Started"]
 
+_COPIED = 2**17
+"""Bytes of a block that is sent from a copy; longer ones are sent from where they lie."""
+_MOST_COPIES = 16
+"""Copies that may be on their way; with more, the oldest is waited for."""
+
 _in_flight = 0
+_copies: deque[tuple[Any, np.ndarray]] = deque()  # (request, what is being sent), the oldest first
 
 
 def in_flight() -> int:
@@ -44,6 +57,11 @@ class Started:
         self._result, self._requests, self._kept, self._finish = result, requests, kept, finish
         if requests:
             _in_flight += 1
+
+    @property
+    def result(self) -> Any:
+        """Where the result will be, for collectives that need no work after the messages; not to be read before `wait`."""
+        return self._result
 
     def wait(self) -> Any:
         """The result, when it is there.  Later calls give it again."""
@@ -65,6 +83,16 @@ class Started:
     def __del__(self, finalized: Callable[[], bool] = datatypes.finalized) -> None:  # at exit globals may be gone
         if self._requests and not finalized():
             self._complete()
+
+
+class Arriving(list[Any]):
+    """Pieces of a value, of which some are still on their way: nobody may read these before `wait()` is done."""
+
+    __slots__ = ("wait",)
+
+    def __init__(self, pieces: Iterable[Any], wait: Callable[[], Any]):
+        super().__init__(pieces)
+        self.wait = wait
 
 
 def all_reduce(group: Group, op: str) -> Start:
@@ -179,11 +207,72 @@ def permute(group: Group, perm: Sequence[tuple[int, int]]) -> Start:
         if source >= 0:
             requests.append(group.comm.Irecv(datatypes.wire(out), source, collectives.TAG_PERMUTE))
         if target >= 0:
-            x = np.ascontiguousarray(x)
-            requests.append(group.comm.Isend(datatypes.wire(x), target, collectives.TAG_PERMUTE))
+            requests += _send(group, target, collectives.TAG_PERMUTE, x)
         return Started(out, requests, x)
 
     return start
+
+
+def exchange(group: Group, sends: Sequence[tuple[int, np.ndarray]], recvs: Sequence[tuple[int, np.ndarray]]) -> Started:
+    """Start `collectives.exchange(group, sends, recvs)`: blocks for others, and contiguous blocks that theirs will fill.
+
+    Its result is None.  Blocks that need much packing are exchanged at once.
+    """
+    packed = sum(x.nbytes for _, x in sends if not x.flags.c_contiguous and x.nbytes > _COPIED)
+    if _watched(group) or packed > buffer_bytes():
+        collectives.exchange(group, sends, recvs)
+        return Started(None)
+    if stats.active & stats.COUNT:
+        moved = sum(x.nbytes for _, x in sends)
+        stats.add("exchange", group.size, moved, stats.bytes_moved("exchange", group.size, moved))
+    limit = message_bytes()
+    arriving = [
+        group.comm.Irecv(datatypes.wire(part), peer, TAG) for peer, x in recvs if x.size for part in pieces(x, limit)
+    ]
+    leaving: list[Any] = []
+    for peer, x in sends:
+        if x.size:
+            for part in pieces(x, limit):
+                leaving += _send(group, peer, TAG, part)
+    return Started(None, (*arriving, *leaving), (sends, recvs))
+
+
+def _send(group: Group, peer: int, tag: int, x: np.ndarray) -> Sequence[Any]:
+    """Begin to send a block, and give the requests that are to be waited for before it may be written over: none for a small one."""
+    if x.nbytes <= _COPIED:
+        x = x.copy(order="C")
+        _forget_copies()
+        _copies.append((group.comm.Isend(datatypes.wire(x), peer, tag), x))
+        return ()
+    x = np.ascontiguousarray(x)
+    return (_Sending(group.comm.Isend(datatypes.wire(x), peer, tag), x),)
+
+
+class _Sending:
+    """A request, and the block that must stay until it is done."""
+
+    def __init__(self, request: Any, block: np.ndarray):
+        self.request, self.block = request, block
+
+    def Wait(self) -> None:
+        self.request.Wait()
+
+
+def _forget_copies() -> None:
+    """Let go what has left, and wait for the oldest where there are too many.
+
+    Its receiver asks for it before it waits for anything that was sent later, so that ranks cannot wait in a circle.
+    """
+    if not _copies:
+        atexit.register(_finish_copies)  # before MPI ends, which was started, and so registered, earlier
+    while _copies and (len(_copies) >= _MOST_COPIES or _copies[0][0].Test()):
+        _copies.popleft()[0].Wait()
+
+
+def _finish_copies() -> None:
+    atexit.unregister(_finish_copies)
+    while _copies and not datatypes.finalized():
+        _copies.popleft()[0].Wait()
 
 
 def _watched(group: Group) -> bool:

@@ -20,7 +20,8 @@ from mpiarray.comm.groups import Group
 from mpiarray.config import config
 from mpiarray.errors import InternalError
 
-_TAG = 1
+TAG = 1
+"""Of the messages of exchanges, whoever sends them."""
 _MESSAGE = 2**21
 """Bytes of one message where blocks are cut: long enough for full speed, short enough to pack in the cache."""
 _UNDER_WAY = 4  # two pieces sent and two received
@@ -38,7 +39,7 @@ def exchange_blocks(group: Group, sends: Blocks, recvs: Blocks) -> None:
         return
     if group.comm is None:
         raise InternalError("exchange: a group of one member has no peers")
-    limit = _limit()
+    limit = message_bytes()
     buffered = sum(block.nbytes for _, block in [*sends, *recvs] if not block.flags.c_contiguous)
     if buffered <= limit * _UNDER_WAY:
         _all_at_once(group, sends, recvs, limit, own)
@@ -46,14 +47,14 @@ def exchange_blocks(group: Group, sends: Blocks, recvs: Blocks) -> None:
         _in_rounds(group, sends, recvs, limit, own)
 
 
-def _limit() -> int:
+def message_bytes() -> int:
     """Bytes of a message where blocks are cut."""
     return max(1, min(config.exchange_bytes // _UNDER_WAY, _MESSAGE))
 
 
 def buffer_bytes() -> int:
     """The most that an exchange takes for packing."""
-    return _limit() * _UNDER_WAY
+    return message_bytes() * _UNDER_WAY
 
 
 Copies = list[tuple[np.ndarray, np.ndarray]]  # (source, target), done while the first messages travel
@@ -121,14 +122,14 @@ def _send(group: Group, peer: int, piece: np.ndarray, room: np.ndarray | None = 
         packed = _buffer(piece, room)
         np.copyto(packed, piece)
         piece = packed
-    return _Message(group.comm.Isend(datatypes.wire(piece), peer, _TAG), piece)
+    return _Message(group.comm.Isend(datatypes.wire(piece), peer, TAG), piece)
 
 
 def _receive(group: Group, peer: int, piece: np.ndarray, room: np.ndarray | None = None) -> _Message:
     if piece.flags.c_contiguous:
-        return _Message(group.comm.Irecv(datatypes.wire(piece), peer, _TAG), piece)
+        return _Message(group.comm.Irecv(datatypes.wire(piece), peer, TAG), piece)
     packed = _buffer(piece, room)
-    return _Message(group.comm.Irecv(datatypes.wire(packed), peer, _TAG), packed, piece)
+    return _Message(group.comm.Irecv(datatypes.wire(packed), peer, TAG), packed, piece)
 
 
 def _buffer(piece: np.ndarray, room: np.ndarray | None) -> np.ndarray:

@@ -19,7 +19,7 @@ from mpiarray import memory
 from mpiarray.comm import prepared, stats, watch
 from mpiarray.compiler import observe, quiet
 from mpiarray.compiler.cost import nbytes
-from mpiarray.compiler.pieces import Pieces, boxes_of, find, origins_of, sources_of
+from mpiarray.compiler.pieces import Pieces, boxes_of, find, late_of, origins_of, sources_of
 from mpiarray.compiler.reuse import Dead, ends_of, overwritable
 from mpiarray.config import config
 from mpiarray.core.device import DeviceContext
@@ -167,10 +167,12 @@ class _Writer:
         if eqn.op is fusion:
             dead = self.dead.get(eqn, Dead())
             given: dict[str, Any] = {"pieces": boxes_of(eqn, pieces), "sources": sources_of(eqn, origins)}
+            given["late"] = late_of(eqn, pieces)
             return observe.step(Tiled(**eqn.params, **given, dead=dead.over, lent=dead.lent), eqn)
         if eqn.op is fusion_update:
             context = self.executable.context(eqn.mesh)
             given = {"pieces": boxes_of(eqn, pieces), "sources": sources_of(eqn, origins)}
+            given["late"] = late_of(eqn, pieces)
             return observe.step(fused_update.prepare(context, **eqn.params, **given), eqn)
         if len(eqn.outvars) == 1 and eqn.outvars[0] in pieces:
             return observe.step(pieces[eqn.outvars[0]].run, eqn)

@@ -7,6 +7,14 @@ slices or rolls of the whole array then reads its operand in place.
 
 An op says how with `pieces`, an attribute of its `build` or `impl`: `pieces(ctx, avals, **params)` gives the boxes of the
 result that the pieces fill and the function of blocks that gives the pieces, or None.
+
+Pieces that other devices send may be on their way when the group begins: the third thing that `pieces` may give are their
+numbers, and the function then gives an `comm.halves.Arriving`.  The group computes the tiles that need none of them, waits, and
+computes the others.  The block of a `ppermute` that is only concatenated with others is such a piece as well.
+
+What is being sent is a view of its operand, and so is the value in pieces, for all who ask which blocks may be written over
+(`reuse`, `control_flow.in_place`): a block stays as it is until the last group that reads the value is done, and the first one
+has waited for the messages.
 """
 
 from __future__ import annotations
@@ -15,10 +23,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from mpiarray.comm.halves import Arriving
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.jaxpr import Eqn, Jaxpr, Var, readers_of
 from mpiarray.core.value import Literal
+from mpiarray.ops.collectives import ppermute
 from mpiarray.ops.fused_update import fusion_update
+from mpiarray.ops.shape import concatenate
 from mpiarray.ops.slicing import slice_
 from mpiarray.ops.tiles import Box, cuts_of, fusion
 
@@ -27,10 +38,14 @@ _MOST_REGIONS = 64  # parts into which the pieces' borders may cut the tiles' sp
 
 
 class Pieces(NamedTuple):
-    """The boxes that a value's pieces fill, and what gives the pieces."""
+    """The boxes that a value's pieces fill, and what gives the pieces.
+
+    `late`: the numbers of those that may still be on their way; None where there is nothing to wait for.
+    """
 
     boxes: tuple[Box, ...]
     run: Callable[..., Any]
+    late: frozenset[int] | None = None
 
 
 def find(jaxpr: Jaxpr, context: Callable[[Any], DeviceContext]) -> dict[Var, Pieces]:
@@ -51,7 +66,7 @@ def find(jaxpr: Jaxpr, context: Callable[[Any], DeviceContext]) -> dict[Var, Pie
 
 
 class _Finder:
-    """`wanted`: the values that only groups read, and slices that themselves are wanted."""
+    """`wanted`: the values that only groups read, and slices and concatenations that themselves are wanted."""
 
     def __init__(self, jaxpr: Jaxpr):
         self.found: dict[Any, Pieces] = {}
@@ -65,7 +80,7 @@ class _Finder:
                     self.wanted.add(v)
 
     def _reads_parts(self, eqn: Eqn, v: Var) -> bool:
-        return _sliced_by(eqn, v) or (_is_plain_slice(eqn) and eqn.outvars[0] in self.wanted)
+        return _sliced_by(eqn, v) or (_passes_on(eqn) and eqn.outvars[0] in self.wanted)
 
     def take(self, eqn: Eqn, context: Callable[[Any], DeviceContext]) -> None:
         """Let the result of an equation stay in pieces if it can."""
@@ -75,24 +90,55 @@ class _Finder:
             if whole is not None:
                 self.found[v] = _part(whole, eqn.params["start_indices"], eqn.params["limit_indices"])
             return
+        if eqn.op is ppermute and any(r is None or r.op is not concatenate for r in self.readers[v]):
+            return  # a piece that is all of a value: there would be nothing to do meanwhile
         give = getattr(eqn.op.build or eqn.op.impl, "pieces", None)
         made = None if give is None else give(context(eqn.mesh), [a.aval for a in eqn.invars], **eqn.params)
         if made is not None:
-            self.found[v] = Pieces(tuple(made[0]), made[1])
+            boxes, run, *late = made
+            found = Pieces(tuple(boxes), run, frozenset(late[0]) if late and late[0] is not None else None)
+            self.found[v] = _joined(found, [self.found.get(u) for u in eqn.invars]) if eqn.op is concatenate else found
 
     def drop(self, v: Any) -> None:
         """Put a value together after all, and so what it is a slice of, and what is a slice of it."""
         if self.found.pop(v, None) is None:
             return
-        if _is_plain_slice(self.makers[v]):
-            self.drop(self.makers[v].invars[0])
+        if _passes_on(self.makers[v]):
+            for u in self.makers[v].invars:
+                self.drop(u)
         for reader in self.readers[v]:
-            if reader is not None and _is_plain_slice(reader):
+            if reader is not None and _passes_on(reader):
                 self.drop(reader.outvars[0])
 
 
 def _is_plain_slice(eqn: Eqn) -> bool:
     return eqn.op is slice_ and all(s == 1 for s in eqn.params["strides"] or ())
+
+
+def _passes_on(eqn: Eqn) -> bool:
+    """Whether an equation may give pieces of what it reads in pieces."""
+    return eqn.op is concatenate or _is_plain_slice(eqn)
+
+
+def _joined(whole: Pieces, parts: Sequence[Pieces | None]) -> Pieces:
+    """A concatenation of values of which some are in pieces themselves."""
+    if not any(parts):
+        return whole
+    boxes: list[Box] = []
+    late: set[int] = set()
+    for box, part in zip(whole.boxes, parts):
+        if part is not None and part.late is not None:
+            late |= {len(boxes) + k for k in part.late}
+        inner = [tuple(slice(0, s.stop - s.start) for s in box)] if part is None else part.boxes
+        boxes += [tuple(slice(s.start + b.start, s.start + b.stop) for s, b in zip(box, at)) for at in inner]
+    split = [part is not None for part in parts]
+    waits = [k for k, part in enumerate(parts) if part is not None and part.late is not None]
+
+    def run(*blocks: Any) -> Sequence[Any]:
+        pieces = [p for block, apart in zip(blocks, split) for p in (block if apart else (block,))]
+        return Arriving(pieces, lambda: [blocks[k].wait() for k in waits]) if waits else pieces
+
+    return Pieces(tuple(boxes), run, frozenset(late) if waits else None)
 
 
 def _part(whole: Pieces, start: Sequence[int], limit: Sequence[int]) -> Pieces:
@@ -103,7 +149,13 @@ def _part(whole: Pieces, start: Sequence[int], limit: Sequence[int]) -> Pieces:
         if all(a < b for a, b in ends):
             boxes.append(tuple(slice(a - first, b - first) for (a, b), first in zip(ends, start)))
             parts.append((k, tuple(slice(a - s.start, b - s.start) for (a, b), s in zip(ends, box))))
-    return Pieces(tuple(boxes), lambda pieces: [pieces[k][index] for k, index in parts])
+
+    def run(pieces: Any) -> Sequence[Any]:
+        found = [pieces[k][index] for k, index in parts]
+        return found if whole.late is None else Arriving(found, pieces.wait)
+
+    late = None if whole.late is None else frozenset(n for n, (k, _) in enumerate(parts) if k in whole.late)
+    return Pieces(tuple(boxes), run, late)
 
 
 def _sliced_by(eqn: Eqn, v: Var) -> bool:
@@ -126,6 +178,13 @@ def boxes_of(eqn: Eqn, found: dict[Var, Pieces]) -> dict[int, tuple[Box, ...]]:
     """For the operands of a group that are in pieces, by their numbers: the boxes."""
     operands: Sequence[Any] = eqn.invars[eqn.op is fusion_update :]
     return {k: found[v].boxes for k, v in enumerate(operands) if v in found}
+
+
+def late_of(eqn: Eqn, found: dict[Var, Pieces]) -> dict[int, frozenset[int]]:
+    """For the operands of a group that may be on their way, by their numbers: the numbers of these pieces."""
+    operands: Sequence[Any] = eqn.invars[eqn.op is fusion_update :]
+    late = {k: found[v].late for k, v in enumerate(operands) if v in found}
+    return {k: numbers for k, numbers in late.items() if numbers is not None}
 
 
 def origins_of(jaxpr: Jaxpr, found: dict[Var, Pieces]) -> dict[Any, Any]:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpiarray.comm import collectives as mpi
+from mpiarray.comm import halves
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.op import Out, Undefined, define, pass_through
 from mpiarray.core.plan import Dims, LocalContext, Plan, axes_size, mesh_order, replicated, require_divisible, spec_from
@@ -312,7 +313,10 @@ def _build(
 
 def _pieces(ctx: DeviceContext, avals: Sequence[ShapedArray], *, moves: tuple[Move, ...],
             sources: tuple[tuple[Blocks, ...], ...], target: tuple[Blocks, ...], covered: bool) -> Any:  # fmt: skip
-    """Views of this device's blocks, what the others send, and around them the scalar that the result starts from."""
+    """Views of this device's blocks, what the others send, and around them the scalar that the result starts from.
+
+    The messages are begun, and waited for by who reads what comes: the memory of the blocks may be written over after that.
+    """
     if not covered and avals[0].ndim:
         return None
     shape_of_mesh = ctx.mesh.shape_tuple
@@ -321,17 +325,19 @@ def _pieces(ctx: DeviceContext, avals: Sequence[ShapedArray], *, moves: tuple[Mo
     group = ctx.group(mine.axes) if busy else None
     shapes = [tuple(s.stop - s.start for s in p.target) for p in mine.recvs]
 
-    def run(base: Any, *blocks: Any) -> list[np.ndarray]:
+    def run(base: Any, *blocks: Any) -> Sequence[np.ndarray]:
         arrays = [np.asarray(b) for b in blocks]
         received = [np.empty(s, arrays[0].dtype) for s in shapes]
-        if group is not None:
-            mpi.exchange(
-                group,
-                [(p.peer, arrays[p.operand][p.source]) for p in mine.sends],
-                [(p.peer, out) for p, out in zip(mine.recvs, received)],
-            )
-        around = [np.broadcast_to(base, size) for size in rest]
-        return [*(arrays[p.operand][p.source] for p in mine.copies), *received, *around]
+        found = [*(arrays[p.operand][p.source] for p in mine.copies), *received]
+        found += [np.broadcast_to(base, size) for size in rest]
+        if group is None:
+            return found
+        started = halves.exchange(
+            group,
+            [(p.peer, arrays[p.operand][p.source]) for p in mine.sends],
+            [(p.peer, out) for p, out in zip(mine.recvs, received)],
+        )
+        return halves.Arriving(found, started.wait)
 
     boxes = [p.target for p in (*mine.copies, *mine.recvs)]
     if any(s.step not in (None, 1) for box in boxes for s in box):
@@ -340,7 +346,8 @@ def _pieces(ctx: DeviceContext, avals: Sequence[ShapedArray], *, moves: tuple[Mo
     others = [] if covered else rest_of(shape, bounds_of(boxes, shape))
     rest = [sizes_of(box) for box in others]
     filled = sum(math.prod(sizes_of(box)) for box in (*boxes, *others)) == math.prod(shape)
-    return ([*boxes, *others], run) if filled else None
+    late = range(len(mine.copies), len(boxes)) if group is not None else None
+    return ([*boxes, *others], run, late) if filled else None
 
 
 def sizes_of(box: Box) -> tuple[int, ...]:

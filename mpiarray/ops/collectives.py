@@ -17,7 +17,7 @@ import numpy as np
 
 from mpiarray import memory
 from mpiarray.comm import collectives as mpi
-from mpiarray.comm import prepared
+from mpiarray.comm import halves, prepared
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.op import Op, Out, Undefined, define
 from mpiarray.core.plan import Plan, axes_size, dims_of, spec_from
@@ -389,6 +389,21 @@ def _permute_build(
     group = ctx.group(tuple(a for a in ctx.mesh.axis_names if a in axis_name))
     return prepared.permute(group, perm)
 
+
+def _permute_pieces(
+    ctx: DeviceContext, avals: Sequence[ShapedArray], *, axis_name: tuple[str, ...], perm: tuple[tuple[int, int], ...]
+) -> Any:
+    """The block that comes, as one piece that may be on its way."""
+    start = halves.permute(ctx.group(tuple(a for a in ctx.mesh.axis_names if a in axis_name)), perm)
+
+    def run(x: Any) -> halves.Arriving:
+        started = start(np.asarray(x))
+        return halves.Arriving([started.result], started.wait)
+
+    return [tuple(slice(0, n) for n in avals[0].shape)], run, (0,)
+
+
+_permute_build.pieces = _permute_pieces  # type: ignore[attr-defined]
 
 ppermute = define(
     "ppermute",

@@ -88,12 +88,13 @@ def prepare(
     part: Part | None = None,
     pieces: Any = None,
     sources: Any = None,
+    late: Any = None,
 ) -> Callable[..., Any]:
     """The function of (array, operands of the group)."""
     mine, group = _table(ctx, base, shape, starts, moves, part)
     boxes = [p.source for p in (*mine.copies, *mine.sends)]
     direct = part is not None or each_once(boxes, shape)
-    tiled = Tiled(jaxpr, shape, pieces, boxes if direct else None, sources)
+    tiled = Tiled(jaxpr, shape, pieces, boxes if direct else None, sources, late=late)
     written = [p.target for p in (*mine.copies, *mine.recvs)]
     kept = rest_of(base, bounds_of(written, base))
     lengths = [sizes_of(p.source) for p in mine.sends]

@@ -194,6 +194,8 @@ class Tiled:
     dead     the operands, by number, whose row-major blocks nobody needs afterwards: results may be written there
     lent     those that may hold what is in between, but no results
     rows     how many of the last dims each tile has whole (0: none need to be)
+    late     for operands in pieces that are an `comm.halves.Arriving` the numbers of the pieces that may still be on their way:
+             tiles of these come last, after a wait
     """
 
     def __init__(
@@ -206,6 +208,7 @@ class Tiled:
         dead: Collection[int] = (),
         lent: Collection[int] = (),
         rows: int = 0,
+        late: Mapping[int, Collection[int]] | None = None,
     ):
         self.jaxpr = jaxpr
         self.shape = shape
@@ -213,6 +216,7 @@ class Tiled:
         self.sources = jaxpr.invars if sources is None else sources
         self.targets = targets
         self.pieces = {jaxpr.invars[k]: boxes for k, boxes in (pieces or {}).items()}
+        self.late = late or {}
         made = {v for e in jaxpr.eqns for v in e.outvars}
         self.views = {e.outvars[0]: e for e in jaxpr.eqns if e.op is broadcast_in_dim and e.invars[0] not in made}
         self.steps = comparisons_first([e for e in jaxpr.eqns if e.outvars[0] not in self.views])
@@ -338,8 +342,12 @@ class _Writer:
         if tiled.buffers.dtypes:
             line(f"w = {value(self._workspace)}()")
         names = dict(self.names)
-        for copied in (False, True):
-            tiles = [(i, t) for i, t in enumerate(numbers) if (i in narrow) == copied]
+        late = self._late_tiles()
+        for waits, copied in itertools.product((False, True), (False, True)):
+            tiles = [(i, t) for i, t in enumerate(numbers) if (i in late) == waits and (i in narrow) == copied]
+            if waits and not copied:
+                for k in tiled.late:
+                    line(f"a{k}.wait()")
             if tiles and self.single:
                 self._tile(copied)
             elif tiles:
@@ -375,6 +383,14 @@ class _Writer:
                 self._step(eqn)
         for name in results:
             line(f"{name}out[...] = {name}")
+
+    def _late_tiles(self) -> set[int]:
+        """Tiles that read what may still be on its way."""
+        found = set()
+        for k, numbers in self.tiled.late.items():
+            boxes = self.tiled.pieces[self.tiled.jaxpr.invars[k]]
+            found |= {i for i, index in enumerate(self.tiles.indices) if within(index, boxes)[0] in numbers}
+        return found
 
     def _is_narrow(self, tile: Shape) -> bool:
         """Whether a tile is some columns of its arrays: its elements are not side by side, and reading them costs more than a copy."""

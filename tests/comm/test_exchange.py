@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpiarray import comm
-from mpiarray.comm import collectives, pairwise
+from mpiarray.comm import collectives, halves, pairwise
 from mpiarray.comm.pairwise import pieces
 from mpiarray.config import config
 from mpiarray.errors import InternalError
@@ -31,6 +31,30 @@ class Cases:
                 comm.exchange(group, sends, recvs)
                 for peer, found in recvs:
                     same(found, block(10 * peer + k, shape, dtype))
+
+    def test_started(self):
+        """Blocks that are sent may be written over: at once where they are small, after the wait where they are not."""
+        for copied, limit in itertools.product((0, 1 << 20), (16, 64 << 20)):
+            group = self.group()
+            n, k = group.size, group.rank
+            others = [peer for peer in range(n) if peer != k]
+            sends = [(peer, strided(block(10 * k + peer, (4, 3), np.dtype("f4")))) for peer in others]
+            sends += [(peer, block(k, (), np.dtype("i8"))) for peer in others]
+            recvs = [(peer, np.zeros((4, 3), "f4")) for peer in others] + [
+                (peer, np.zeros((), "i8")) for peer in others
+            ]
+            with config.override("exchange_bytes", limit), pytest.MonkeyPatch.context() as patch:
+                patch.setattr(halves, "_COPIED", copied)
+                with comm.counting() as counts:
+                    started = halves.exchange(group, sends, recvs)
+                    for _, x in sends if copied else ():
+                        x[...] = -1
+                    assert started.wait() is None and started.wait() is None
+                assert counts.calls["exchange"] == (n > 1)
+                assert counts.bytes["exchange"] == (n - 1) * (48 + 8)
+            for j, (peer, found) in enumerate(recvs):
+                want = block(10 * peer + k, (4, 3), np.dtype("f4")) if j < n - 1 else block(peer, (), np.dtype("i8"))
+                same(found, want)
 
     def test_strides(self):
         """The order of memory on one side says nothing about the other; the results do not depend on the buffers."""

@@ -10,6 +10,7 @@ import pytest
 import mpiarray as jax
 import mpiarray.numpy as jnp
 from mpiarray import P
+from mpiarray.comm import collectives, halves
 from mpiarray.compiler.passes import fuse
 from mpiarray.ops import shape as shape_ops
 from mpiarray.ops import tiles
@@ -227,3 +228,106 @@ def test_bounds_of_values_in_pieces():
     f = jax.jit(lambda x: (p := jnp.clip(jnp.pad(x[1:-1, 1:-1], 1), -0.5, 1), p * x))
     for found, want in zip(f(jnp.asarray(x)), (padded, padded * x)):
         np.testing.assert_array_equal(np.asarray(found), want)
+
+
+# -- pieces that are on their way ---------------------------------------------------------------------------------------------
+
+
+class Late:
+    """A message that comes, and leaves, at the last moment: what is read before is a NaN, what is sent is what lies there then."""
+
+    def __init__(self, finish, result=None):
+        self.finish, self.result, self.done = finish, result, False
+
+    def wait(self):
+        if not self.done:
+            self.finish()
+        self.done = True
+        Late.waits += 1
+
+
+@pytest.fixture
+def late_messages(monkeypatch):
+    Late.waits = 0
+
+    def exchange(group, sends, recvs):
+        for _, x in recvs:
+            x.fill(np.nan)
+        return Late(lambda: collectives.exchange(group, sends, recvs))
+
+    def permute(group, perm):
+        def start(x):
+            out = np.full_like(x, np.nan)
+            return Late(lambda: collectives.permute(group, x, perm, out=out), out)
+
+        return start
+
+    monkeypatch.setattr(halves, "exchange", exchange)
+    monkeypatch.setattr(halves, "permute", permute)
+
+
+def wave(step):
+    """Two arrays that change places: the new one may lie where the older one was."""
+    return lambda u, xp: (2 * u[0] - u[1] + 0.1 * step(u[0], xp), u[0])
+
+
+def rolled_twice(x, xp):
+    return xp.roll(x, 1, 0) + xp.roll(x, -1, 0) - 2 * x
+
+
+def inner(x, xp):
+    new = 0.25 * (x[:-2, 1:-1] + x[2:, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:])
+    if xp is jnp:
+        return x.at[1:-1, 1:-1].set(new)
+    x = x.copy()
+    x[1:-1, 1:-1] = new
+    return x
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("f", [rolled_twice, inner])
+@pytest.mark.parametrize("steps", [1, 4])
+def test_halos_come_while_inner_tiles_are_computed(late, f, steps, small_tiles, request):
+    """In a loop that swaps two arrays, both donated: nothing that is being sent is written over."""
+    if late:
+        request.getfixturevalue("late_messages")
+    n = jax.device_count()
+    x = np.random.default_rng(11).standard_normal((2, 4 * n, 6)).astype(np.float32)
+    want = x
+    for _ in range(steps):
+        want = wave(f)(want, np)
+    with jax.set_mesh(jax.make_mesh((n,), ("x",), (AxisType.Auto,))):
+        loop = lambda *u: jax.lax.fori_loop(0, steps, lambda _, u: wave(f)(u, jnp), u)
+        found = jax.jit(loop, donate_argnums=(0, 1))(*(jax.device_put(u, P("x", None)) for u in x))
+        for a, b in zip(found, want):
+            np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=1e-5)
+    assert not late or n == 1 or Late.waits > 0
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("ring", [False, True])
+def test_permuted_rows_come_while_inner_tiles_are_computed(late, ring, small_tiles, request):
+    if late:
+        request.getfixturevalue("late_messages")
+    n = jax.device_count()
+    x = np.random.default_rng(12).standard_normal((4 * n, 6)).astype(np.float32)
+    down = [(k, (k + 1) % n) for k in range(n if ring else n - 1)]
+    up = [(b, a) for a, b in down]
+
+    def step(_, u):
+        tall = jnp.concatenate([jax.lax.ppermute(u[-1:], "x", down), u, jax.lax.ppermute(u[:1], "x", up)])
+        return 0.5 * (tall[:-2] + tall[2:]) - u
+
+    def by_hand(u):
+        ends = (u[-1:], u[:1]) if ring else (0 * u[-1:], 0 * u[:1])
+        tall = np.concatenate([ends[0], u, ends[1]])
+        return np.float32(0.5) * (tall[:-2] + tall[2:]) - u
+
+    want = by_hand(by_hand(by_hand(x)))
+    with jax.set_mesh(jax.make_mesh((n,), ("x",))):
+        f = jax.shard_map(lambda u: jax.lax.fori_loop(0, 3, step, u), in_specs=P("x"), out_specs=P("x"))
+        found = jax.jit(f, donate_argnums=0)(jax.device_put(x, P("x")))
+        np.testing.assert_allclose(np.asarray(found), want, rtol=1e-5, atol=1e-5)
+    assert not late or n == 1 or Late.waits > 0
