@@ -1,7 +1,7 @@
 """The compiler: `PASSES`, in order, and what runs them.
 
     program -> inline -> dead code -> common subexpressions -> inside -> propagate -> choose -> scatter -> partition -> (local)
-    dead code, common subexpressions, variances in one pass, reads of own parts, fewer reshapes, updates with sums, combined sums, masks of rows
+    dead code, operations with 1, common subexpressions, variances in one pass, reads of own parts, fewer reshapes, combined sums, masks of rows
     and columns apart, fused groups
     -> executable
 
@@ -26,7 +26,7 @@ from mpiarray.compiler.passes.propagate import propagate, spec_of
 from mpiarray.compiler.passes.reshapes import reshapes
 from mpiarray.compiler.passes.scatter import scatter
 from mpiarray.compiler.passes.simplify import closed, common_subexpressions, inline
-from mpiarray.compiler.passes.updates import updates
+from mpiarray.compiler.passes.units import units
 from mpiarray.compiler.passes.write import write
 from mpiarray.compiler.program import Program
 from mpiarray.config import config
@@ -66,11 +66,11 @@ PASSES: tuple[Pass, ...] = (
     scatter,
     partition,
     _local(dead_code),
+    _local(units),
     _local(common_subexpressions),
     _local(moments),
     _local(parts),
     _local(reshapes),
-    updates,
     _local(combine),
     _local(overlap),
     _local(masks),
