@@ -160,8 +160,8 @@ class _Fuser:
         if not found or len(eqn.outvars) != 1:
             return False
         first, k = next(iter(found.values()))
-        if not stays(eqn, first.shape, k):
-            return False
+        if not stays(eqn, first.shape, k) or any(v in first.ends and v not in found for v in eqn.invars):
+            return False  # also where it waits for a sum that is there when all tiles are done
         mine = [v for v, (g, j) in found.items() if g.shape == first.shape and j == k]
         self._need([v for v in eqn.invars if v not in mine and v not in first.made])
         groups = list(dict.fromkeys(self.maker.get(v) for v in mine))
