@@ -39,7 +39,9 @@ def sum_of_rows(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray | None:
 
 
 def sum_of_products(a: np.ndarray, b: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """The sum of a * b over last dims, for blocks of one shape and dtype (32- or 64-bit floats)."""
+    """The sum of a * b over last dims, or over all, for blocks of one shape and dtype (32- or 64-bit floats)."""
+    if len(axes) == a.ndim and a.flags.c_contiguous and b.flags.c_contiguous:
+        return np.dot(a.reshape(-1), b.reshape(-1))
     n = row_length(a, axes)
     if n and n == row_length(b, axes) and _vecdot is not None and (piece := _piece(n)):
         shape = (*a.shape[: a.ndim - len(axes)], *(() if piece == n else (n // piece,)), piece)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,14 @@ import numpy as np
 
 from mpiarray.core.jaxpr import Eqn, Var
 from mpiarray.core.value import Literal
+from mpiarray.ops.linear import reduce_sum
+from mpiarray.ops.row_reductions import sum_of_products
 from mpiarray.types import dtypes
+
+_BUSY = frozenset((
+    np.exp, np.exp2, np.expm1, np.log, np.log2, np.log1p, np.sin, np.cos, np.tan, np.tanh, np.arctan, np.arcsin, np.arccos,
+    np.sinh, np.cosh, np.power, np.arctan2, np.logaddexp, np.cbrt,
+))  # fmt: skip
 
 
 def ufunc_of(eqn: Eqn) -> Any:
@@ -54,6 +62,34 @@ def squared(eqn: Eqn) -> Any:
     """The array whose square an equation is; else None."""
     factors = factors_of(eqn) if eqn.op.elementwise and eqn.invars else None
     return factors[0] if factors is not None and factors[0] is factors[1] else None
+
+
+def reducer_of(eqn: Eqn, **changed: Any) -> Callable[..., Any]:
+    """The function of blocks that a reduction is; of two blocks where it adds up their product (`with_factors`)."""
+    params = {**eqn.params, **changed}
+    if len(eqn.invars) == 2:
+        return partial(sum_of_products, axes=params["axes"])
+    return partial(eqn.op.kernel(dtypes.storage(eqn.invars[0].aval.dtype)), **params)
+
+
+def with_factors(
+    steps: Sequence[Eqn], kept: Collection[Any], is_full: Callable[[Any], bool], axes: Collection[tuple[int, ...]]
+) -> list[Eqn]:
+    """The steps with each sum over these dims that alone reads a product made a sum of its two factors: one call of BLAS,
+    without a temporary."""
+    readers: Counter[Any] = Counter(v for e in steps for v in e.invars if not isinstance(v, Literal))
+    makers: dict[Any, Eqn] = {e.outvars[0]: e for e in steps}
+    joined: dict[Any, Eqn] = {}  # by product
+    for eqn in steps:
+        if eqn.op is not reduce_sum or eqn.params["axes"] not in axes:
+            continue
+        (v,) = eqn.invars
+        if eqn.outvars[0].aval.dtype in (np.float32, np.float64) and readers[v] == 1 and v not in kept and v in makers:
+            factors = factors_of(makers[v]) if makers[v].op.elementwise else None
+            if factors is not None and all(map(is_full, factors)):
+                joined[v] = eqn.replace(invars=factors)
+    sums = {e.outvars[0]: e for e in joined.values()}
+    return [sums.get(e.outvars[0], e) for e in steps if e.outvars[0] not in joined]
 
 
 def comparisons_first(steps: Sequence[Eqn]) -> list[Eqn]:
@@ -139,12 +175,19 @@ class Buffers:
         found: dict[Any, Any] = {}
         for result in results:
             value, since = result, last.get(self.over.get(result), -1)  # before that its memory is an operand
+            chain = []
             while value is not None and writer_of(steps[maker[value]]) is not None:
                 k, value = maker[value], None
                 for v in steps[k].invars:
-                    usable = isinstance(v, Var) and v in maker and v not in fixed and v not in found and last[v] == k
-                    usable = usable and maker[v] >= since
+                    usable = isinstance(v, Var) and v in maker and v not in fixed and v not in found and v not in chain
+                    usable = usable and last[v] == k and maker[v] >= since
                     if usable and v.aval.dtype == result.aval.dtype and writer_of(steps[maker[v]]) is not None:
-                        found[v], value = result, v
+                        chain.append(v)
+                        value = v
                         break
+            if result not in self.over:
+                # what writes there first waits for memory: unless it has more to do for each element than that takes
+                busy = [n for n, v in enumerate([result, *chain]) if ufunc_of(steps[maker[v]]) in _BUSY]
+                chain = chain[: busy[-1]] if busy else chain
+            found.update((v, result) for v in chain)
         return found

@@ -19,7 +19,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
@@ -36,7 +35,7 @@ from mpiarray.errors import InternalError
 from mpiarray.ops.linear import broadcast_in_dim, reduce_sum, reshape, squeeze
 from mpiarray.ops.moments import Moments, moments
 from mpiarray.ops.reductions import reduce_and, reduce_max, reduce_min, reduce_or, reduce_prod, reduce_xor
-from mpiarray.ops.tile_steps import Buffers, comparisons_first, factors_of, kernel_of, ufunc_of, writer_of
+from mpiarray.ops.tile_steps import Buffers, comparisons_first, kernel_of, reducer_of, ufunc_of, with_factors, writer_of
 from mpiarray.types import dtypes
 
 Shape = tuple[int, ...]
@@ -221,6 +220,7 @@ class Tiled:
         self.views = {e.outvars[0]: e for e in jaxpr.eqns if e.op is broadcast_in_dim and e.invars[0] not in made}
         self.steps = comparisons_first([e for e in jaxpr.eqns if e.outvars[0] not in self.views])
         self.by_row = {e.outvars[0] for e in self.steps if rows and self._is_by_row(e)}
+        self.steps = with_factors(self.steps, jaxpr.outvars, self.is_full, self._summed())
         ends = [e for e in self.steps if e.outvars[0] not in self.by_row]
         self.sums = {e.outvars[0]: accumulator(e) for e in ends if e.op.name in COMBINE}
         self.moments = {e.outvars[0]: dtypes.storage(e.invars[0].aval.dtype) for e in ends if e.op is moments}
@@ -244,6 +244,11 @@ class Tiled:
         """Whether a row's result only changes its shape: dims of size 1 come or go, or it is broadcast along the row."""
         small = eqn.op.name in COMBINE and eqn.invars[0].aval.shape != self.shape
         return small or eqn.op in (broadcast_in_dim, reshape, squeeze)
+
+    def _summed(self) -> list[tuple[int, ...]]:
+        """Dims over which products are added up without being made: all of them, or those of the rows."""
+        dims = tuple(range(len(self.shape)))
+        return [dims, dims[-self.rows :]] if self.rows else [dims]
 
     def _writable(self, numbers: Collection[int]) -> list[Any]:
         """Of operands that may be written over those that each tile reads at its own place, by functions of elements."""
@@ -375,12 +380,8 @@ class _Writer:
             line(f"{name} = {value(np.ascontiguousarray)}({name})")
         for name in results:
             line(f"{name}out, {name} = {name}, {value(np.empty)}({name}.shape, {name}.dtype)")
-        products = self._products() if self.flat else {}
         for eqn in tiled.steps:
-            if eqn.outvars[0] in products:
-                self._sum_of_product(eqn, products[eqn.outvars[0]])
-            elif eqn not in products.values():
-                self._step(eqn)
+            self._step(eqn)
         for name in results:
             line(f"{name}out[...] = {name}")
 
@@ -486,31 +487,6 @@ class _Writer:
         final = dtypes.storage(v.aval.dtype)
         return name if final == dtype else f"{name}.astype({value(final)})"
 
-    def _products(self) -> dict[Any, Eqn]:
-        """Products that only a sum over everything reads: both are one call of BLAS, without a temporary."""
-        readers: Counter[Any] = Counter(v for e in self.tiled.steps for v in e.invars if not isinstance(v, Literal))
-        makers: dict[Any, Eqn] = {e.outvars[0]: e for e in self.tiled.steps}
-        found = {}
-        for eqn in self.tiled.steps:
-            if eqn.op is not reduce_sum or eqn.outvars[0].aval.dtype not in (np.float32, np.float64):
-                continue
-            (v,) = eqn.invars
-            product = makers.get(v)
-            single = product is not None and readers[v] == 1 and v not in self.tiled.jaxpr.outvars
-            factors = factors_of(product) if single and product is not None else None
-            if factors is not None and all(self.tiled.is_full(f) for f in factors):
-                found[v] = eqn
-        return found
-
-    def _sum_of_product(self, product: Eqn, total: Eqn) -> None:
-        a, b = (self.names[v] for v in factors_of(product) or ())
-        into = self.names[total.outvars[0]]
-        value = self.source.value
-        if self.single:
-            self.source.line(f"{into} = {value(np.dot)}({a}, {b})")
-            return
-        self.source.line(f"{value(np.add)}({into}, {value(np.dot)}({a}, {b}), out={into})")
-
     def _step(self, eqn: Eqn) -> None:
         line, value, tiled = self.source.line, self.source.value, self.tiled
         (out,) = eqn.outvars
@@ -523,8 +499,7 @@ class _Writer:
             return
         acc = tiled.sums.get(out)
         if acc is not None:
-            params = dict(eqn.params, axes=tuple(range(len(self.shape)))) if self.flat else eqn.params
-            run = partial(eqn.op.kernel(dtypes.storage(out.aval.dtype)), **params)
+            run = reducer_of(eqn, axes=tuple(range(len(self.shape)))) if self.flat else reducer_of(eqn)
             into = self.names[out]
             part = f"{value(run)}({ins})"
             line(f"{into} = {part}" if self.single else f"{value(acc.combine)}({into}, {part}, out={into})")
@@ -554,8 +529,9 @@ class _Writer:
         """A value with one element for each row: its dims after the leading ones are 1 in the tile."""
         (out,) = eqn.outvars
         renames = self.tiled.renames(eqn)
-        made = ins if renames else f"{self.source.value(kernel_of(eqn))}({ins})"
-        if eqn.op.name in COMBINE and not renames:
+        reduces = eqn.op.name in COMBINE and not renames
+        made = ins if renames else f"{self.source.value((reducer_of if reduces else kernel_of)(eqn))}({ins})"
+        if reduces:
             rows = self.tiled.rows
             shapes = [(*s[: len(s) - rows], *(1,) * rows) for s in self.shapes]
             made = f"{made}.reshape({self.source.value(shapes)}[{self._t}])"

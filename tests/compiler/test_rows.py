@@ -11,7 +11,7 @@ import pytest
 import mpiarray as jax
 import mpiarray.numpy as jnp
 from mpiarray.compiler.passes import fuse, rows
-from mpiarray.ops import tiles
+from mpiarray.ops import tile_steps, tiles
 from tests.ops.test_tiles import unfused
 
 RNG = np.random.default_rng(0)
@@ -76,6 +76,27 @@ def test_one_group(name, order, monkeypatch):
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-6)
     if order == "C":
         np.testing.assert_array_equal(got, np.asarray(unfused(f, args, monkeypatch)))
+
+
+@pytest.mark.parametrize("f", [
+    lambda x, w, g: x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + 1) * g,
+    lambda x, w, g: jnp.sum(jnp.sin(x) * w, (1, 2)) * 2,
+    lambda x, w, g: jnp.var(x, -1) + 1,
+    lambda x, w, g: x - jnp.sum(x, -1, keepdims=True) * jnp.sum(x * w),
+])  # fmt: skip
+def test_sums_of_products_make_no_product(f, monkeypatch):
+    calls = []
+    inner = tile_steps.sum_of_products
+    monkeypatch.setattr(tile_steps, "sum_of_products", lambda a, b, axes: calls.append(a.shape) or inner(a, b, axes))
+    got = jax.jit(f)(X, W, G)
+    assert len(calls) > 12 / 3 / 5, "for each tile"
+    np.testing.assert_allclose(np.asarray(got), np.asarray(unfused(f, (X, W, G), monkeypatch)), rtol=2e-5, atol=1e-5)
+
+
+def test_products_that_others_read_are_made():
+    f = lambda x, w, g: (x * w - jnp.sum(x * w, -1, keepdims=True), jnp.sum(x * G, -1) * 2)
+    for a, b in zip(jax.jit(f)(X, W, G), (X * W - (X * W).sum(-1, keepdims=True), (X * G).sum(-1) * 2), strict=True):
+        np.testing.assert_allclose(np.asarray(a), b, rtol=2e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16, np.complex64, np.int32])

@@ -523,7 +523,6 @@ COLLECTIVES = {
     "psum",
     "psum_many",
     "psum_invariant",
-    "psum_update",
     "pvary",
     "reduce_scatter",
     "reduced_vary_cast_p",
