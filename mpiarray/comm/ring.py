@@ -35,22 +35,30 @@ PART_BYTES = (2**16, 2**19)
 two members; of more, who wait for each other at every step."""
 _PIECE_BYTES = 2**20
 """Bytes of one message: long enough for full speed, short enough to stay in the cache."""
+_USED_BYTES = 2**18
+"""The same where the caller uses each piece at once, with as much of other arrays beside it."""
 _LINE = 64  # bytes of a cache line, where parts are cut
 
 Rooms = tuple[np.ndarray, np.ndarray]
 Parts = Sequence[np.ndarray] | np.ndarray
 Combine = Callable[[Parts, np.ndarray], None]
+Last = Callable[[np.ndarray, np.ndarray, slice], None]
 
 
 def takes(group: Group, op: str, dtype: np.dtype, count: int) -> bool:
     """Whether blocks of `count` items are combined around the ring; all members find the same."""
+    return would_take(group.size, op, dtype, count)
+
+
+def would_take(members: int, op: str, dtype: np.dtype, count: int) -> bool:
+    """`takes` for a group that need not be there yet."""
     if op in ("sum", "prod") and datatypes.accumulator(dtype) != dtype:
         return False  # what travels would be wider than the blocks
     if config.deterministic and datatypes.depends_on_order(op, dtype):
         return False
     if count > datatypes.MAX_COUNT or config.sums == "ring":
         return True
-    return config.sums == "auto" and count * dtype.itemsize >= PART_BYTES[group.size > 2] * group.size
+    return config.sums == "auto" and count * dtype.itemsize >= PART_BYTES[members > 2] * members
 
 
 def all_reduce(group: Group, x: np.ndarray, op: str, result: np.ndarray) -> None:
@@ -58,6 +66,26 @@ def all_reduce(group: Group, x: np.ndarray, op: str, result: np.ndarray) -> None
     ufunc, rooms = datatypes.UFUNCS[op], _rooms(x.dtype)
     with np.errstate(all="ignore"):  # as in MPI's own reductions: overflow and NaN are results
         in_stretches(group, x, result, rooms[0].size, lambda parts, out: _combine(group, parts, ufunc, rooms, out))
+
+
+def all_reduce_with(group: Group, x: np.ndarray, op: str, result: np.ndarray, last: Last) -> None:
+    """An all-reduce of C-contiguous blocks whose last step is the caller's: what follows the reduction, item by item.
+
+    `last(come, own, place)` makes the items `place` of the flat result from what came around the ring, which it may
+    write over, and this member's own items; nothing else is left to combine.  Each member makes a part, and all get all
+    parts.  `result` (C-contiguous, of any dtype) may be x, where `last` writes `own`.
+    """
+    source, target, me, n = x.reshape(-1), result.reshape(-1), group.rank, group.size
+    ufunc, items = datatypes.UFUNCS[op], whole_lines(_USED_BYTES) // x.itemsize
+    rooms = memory.empty((items,), x.dtype), memory.empty((items if n > 2 else 0,), x.dtype)
+    cuts = _cuts(0, x.size, n, x.itemsize)
+    with np.errstate(all="ignore"):
+        for start in range(0, cuts[0].stop, items):
+            places = [slice(min(c.start + start, c.stop), min(c.start + start + items, c.stop)) for c in cuts]
+            come, own = _arriving(group, [source[p] for p in places], ufunc, rooms)
+            if own.size:
+                last(come, own, places[me])
+    _pass_around(group, [target[c] for c in cuts])
 
 
 def reduce_scatter(group: Group, parts: Parts, op: str, result: np.ndarray) -> None:
@@ -88,6 +116,12 @@ def in_pieces(parts: Parts, result: np.ndarray, limit: int, combine: Combine) ->
 
 def _combine(group: Group, parts: Parts, ufunc: np.ufunc, rooms: Rooms, out: np.ndarray) -> None:
     """One piece of each member's part: this member's, combined over all of them, goes into `out`."""
+    come, own = _arriving(group, parts, ufunc, rooms)
+    ufunc(come, own, out=out)
+
+
+def _arriving(group: Group, parts: Parts, ufunc: np.ufunc, rooms: Rooms) -> tuple[np.ndarray, np.ndarray]:
+    """For one piece of each member's part: this member's, combined over all the others, and what it has of it itself."""
     me, n = group.rank, group.size
     send, after, before = group.comm.Sendrecv, (me + 1) % n, (me - 1) % n
     here, other = rooms
@@ -99,8 +133,10 @@ def _combine(group: Group, parts: Parts, ufunc: np.ufunc, rooms: Rooms, out: np.
         own = parts[me - step]
         come = _like(own, here)
         send(datatypes.wire(given), after, _TAG, datatypes.wire(come), before, _TAG)
-        ufunc(come, own, out=out if step == n else come)
+        if step < n:
+            ufunc(come, own, out=come)
         given, here, other = come, other, here
+    return come, own
 
 
 def _pass_around(group: Group, blocks: Sequence[np.ndarray]) -> None:

@@ -30,6 +30,7 @@ from mpiarray.core.value import Literal
 from mpiarray.ops import fused_update
 from mpiarray.ops.fused_update import fusion_update
 from mpiarray.ops.in_place import OVERWRITING
+from mpiarray.ops.sum_update import psum_update
 from mpiarray.ops.tiles import Tiled, fusion, kernel_of, ufunc_of, writer_of
 from mpiarray.types import dtypes
 from mpiarray.types.mesh import AbstractMesh
@@ -178,6 +179,8 @@ class _Writer:
             return observe.step(pieces[eqn.outvars[0]].run, eqn)
         if eqn.op in OVERWRITING and eqn in self.dead:
             eqn = eqn.replace(op=OVERWRITING[eqn.op])
+        if eqn.op is psum_update:
+            eqn = eqn.replace(params=dict(eqn.params, over=0 in self.dead.get(eqn, Dead()).over))
         return self.executable.prepare(eqn)
 
     def _steps(self) -> None:
@@ -300,7 +303,7 @@ class _Writer:
         eqn = self.makers.get(atom) if isinstance(atom, Var) else None
         if eqn is None or not atom.aval.ndim:
             return own
-        if eqn.op is fusion:
+        if eqn.op is fusion or eqn.op is psum_update:
             return name
         return f"{name} if {name}.flags.c_contiguous else {own}" if ufunc_of(eqn) is not None else own
 

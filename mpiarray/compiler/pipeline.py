@@ -1,8 +1,8 @@
 """The compiler: `PASSES`, in order, and what runs them.
 
     program -> inline -> dead code -> common subexpressions -> inside -> propagate -> choose -> scatter -> partition -> (local)
-    dead code, operations with 1, common subexpressions, variances in one pass, reads of own parts, fewer reshapes, combined sums, masks of rows
-    and columns apart, fused groups
+    dead code, operations with 1, common subexpressions, variances in one pass, reads of own parts, fewer reshapes, updates with
+    sums, combined sums, masks of rows and columns apart, fused groups
     -> executable
 
 Overlapping collectives have their place after combined sums.
@@ -27,6 +27,7 @@ from mpiarray.compiler.passes.reshapes import reshapes
 from mpiarray.compiler.passes.scatter import scatter
 from mpiarray.compiler.passes.simplify import closed, common_subexpressions, inline
 from mpiarray.compiler.passes.units import units
+from mpiarray.compiler.passes.updates import updates
 from mpiarray.compiler.passes.write import write
 from mpiarray.compiler.program import Program
 from mpiarray.config import config
@@ -71,6 +72,7 @@ PASSES: tuple[Pass, ...] = (
     _local(moments),
     _local(parts),
     _local(reshapes),
+    updates,
     _local(combine),
     _local(overlap),
     _local(masks),

@@ -25,10 +25,11 @@ from mpiarray.ops.in_place import OVERWRITING
 from mpiarray.ops.inside import update_inside
 from mpiarray.ops.manual import all_gather_invariant, psum_invariant, unreduced_psum, unreduced_reduce_scatter
 from mpiarray.ops.slicing import dynamic_update_slice
+from mpiarray.ops.sum_update import psum_update
 from mpiarray.ops.tiles import fusion, ufunc_of
 
 _NEW = frozenset(
-    (fusion, fusion_update, dot_general, psum, psum_invariant, unreduced_psum, pmax, pmin)
+    (fusion, fusion_update, dot_general, psum, psum_invariant, unreduced_psum, psum_update, pmax, pmin)
     + (all_gather, all_gather_invariant, reduce_scatter, unreduced_reduce_scatter)
 )
 """Operations whose results are always new memory, row-major where they are large."""

@@ -523,6 +523,7 @@ COLLECTIVES = {
     "psum",
     "psum_many",
     "psum_invariant",
+    "psum_update",
     "pvary",
     "reduce_scatter",
     "reduced_vary_cast_p",
