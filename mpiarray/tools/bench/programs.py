@@ -112,6 +112,7 @@ def programs(n: int, sizes: Sizes) -> Iterator[Program]:
     yield from tiny(n)
     yield from collectives(n, sizes)
     yield from arrays(n, sizes)
+    yield from norms(n, sizes)
     yield from matrices(n, sizes)
     yield from networks(n, sizes)
     yield from grids(n, sizes)
@@ -205,6 +206,45 @@ def statistics(jax: Any) -> Callable[[Any], Any]:
 
 def reshard(jax: Any) -> Callable[[Any], Any]:
     return lambda x: jax.sharding.reshard(x, jax.P(None, "x"))
+
+
+# -- softmax and norms ----------------------------------------------------------------------------------------------------
+
+
+def norms(n: int, sizes: Sizes) -> Iterator[Program]:
+    """Softmax and layer norm of rows, and the slopes of a weighted sum of them; rows are spread."""
+    rows, columns = whole(sizes.side, n), sizes.side // 4
+    x, w = Given((rows, columns), ("x", None)), Given((rows, columns), ("x", None), seed=1)
+    gain, bias = Given((columns,), (), seed=2), Given((columns,), (), 0.1, seed=3)
+    for kind, inputs, build in (
+        ("softmax", (x,), softmax),
+        ("softmax slope", (x, w), softmax_slope),
+        ("layer norm", (x, gain, bias), layer_norm),
+        ("layer norm slopes", (x, gain, bias, w), layer_norm_slopes),
+    ):
+        yield Program(f"{kind} of rows, [{rows}, {columns}], jitted", "jit", inputs, build, facts={"kind": kind})
+
+
+def softmax(jax: Any) -> Callable[[Any], Any]:
+    return lambda x: jax.nn.softmax(x, axis=-1)
+
+
+def softmax_slope(jax: Any) -> Callable[..., Any]:
+    return jax.grad(lambda x, w: jax.numpy.sum(w * jax.nn.softmax(x, axis=-1)))
+
+
+def layer_norm(jax: Any) -> Callable[..., Any]:
+    def norm(x: Any, gain: Any, bias: Any) -> Any:
+        middle = jax.numpy.mean(x, axis=-1, keepdims=True)
+        variance = jax.numpy.var(x, axis=-1, keepdims=True)
+        return (x - middle) * jax.lax.rsqrt(variance + 1e-5) * gain + bias
+
+    return norm
+
+
+def layer_norm_slopes(jax: Any) -> Callable[..., Any]:
+    norm = layer_norm(jax)
+    return jax.grad(lambda x, gain, bias, w: jax.numpy.sum(w * norm(x, gain, bias)), argnums=(0, 1, 2))
 
 
 # -- matrices -------------------------------------------------------------------------------------------------------------

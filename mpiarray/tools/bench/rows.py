@@ -1,6 +1,6 @@
 """The rows of the table: each program placed on the ranks, beside its hand-written side; compared, then timed.
 
-`programs` has the programs, `hand_arrays`, `hand_networks` and `hand_grids` what an expert would write instead.
+`programs` has the programs, `hand_arrays`, `hand_norms`, `hand_networks` and `hand_grids` what an expert would write instead.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import mpiarray as jax
-from mpiarray.tools.bench import hand_arrays, hand_grids, hand_networks
+from mpiarray.tools.bench import hand_arrays, hand_grids, hand_networks, hand_norms
 from mpiarray.tools.bench.programs import Program, mesh_of, place
 from mpiarray.tools.bench.timing import Different, Timed, Times, copied, measure, same
 
@@ -101,6 +101,8 @@ def by_hand(program: Program, blocks: tuple[Any, ...], n: int) -> Timed:
             return hand_arrays.sort(first)
         case "sum":
             return hand_arrays.column_sums(first)
+        case "softmax" | "softmax slope" | "layer norm" | "layer norm slopes":
+            return hand_norms.rows_of(kind, *blocks)
         case "reshard":
             return hand_arrays.rows_to_columns(first, n)
         case "rows":
