@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from mpiarray import numpy as jnp
 from mpiarray.core.value import aval_of
+from mpiarray.higher_order.custom_derivatives import custom_jvp
 from mpiarray.ops.select import stop_gradient
 from mpiarray.types import dtypes
 
@@ -44,22 +46,41 @@ def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = Fal
 
 
 def softmax(x: Any, axis: Any = -1, where: Any = None, initial: Any = -jnp.inf) -> Any:
-    """exp(x) / sum(exp(x)) over axes; keeps the sharding, also of a sharded axis."""
+    """exp(x) / sum(exp(x)) over axes; keeps the sharding, also of a sharded axis.
+
+    where: which elements count; the others become 0.  initial: the least number that is subtracted before exp.
+    """
     x = jnp.asarray(x)
-    top = stop_gradient(jnp.max(x, axis, keepdims=True, where=where, initial=initial))
-    safe = x if where is None else jnp.where(where, x, initial)
-    terms = jnp.exp(safe - top)
-    out = terms / jnp.sum(terms, axis, keepdims=True, where=where)
+    x = x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(float)
+    out = _softmax(_or_none(x, where), axis, initial)
     return out if where is None else jnp.where(where, out, 0)
 
 
+def _or_none(x: Any, where: Any) -> Any:
+    """`x`, with -inf, of which exp is 0, where it does not count: sums of exponentials then need no mask."""
+    return x if where is None else jnp.where(where, x, -jnp.inf)
+
+
+@partial(custom_jvp, nondiff_argnums=(1, 2))
+def _softmax(x: Any, axis: Any, initial: Any) -> Any:
+    """With the derivative in terms of the result, which needs no exponentials and no division."""
+    terms = jnp.exp(x - jnp.max(x, axis, keepdims=True, initial=initial))
+    return terms / jnp.sum(terms, axis, keepdims=True)
+
+
+@_softmax.defjvp
+def _softmax_jvp(axis: Any, initial: Any, primals: Any, tangents: Any) -> Any:
+    (x,), (t,) = primals, tangents
+    y = _softmax(x, axis, initial)
+    part = y * t
+    return y, part + y * -jnp.sum(part, axis, keepdims=True)  # in this order the transpose is y (w - sum(y w))
+
+
 def log_softmax(x: Any, axis: Any = -1, where: Any = None, initial: Any = -jnp.inf) -> Any:
-    """x - logsumexp(x) over axes."""
-    x = jnp.asarray(x)
-    top = stop_gradient(jnp.max(x, axis, keepdims=True, where=where, initial=initial))
-    safe = x if where is None else jnp.where(where, x, initial)
-    shifted = safe - top
-    out = shifted - jnp.log(jnp.sum(jnp.exp(shifted), axis, keepdims=True, where=where))
+    """x - logsumexp(x) over axes.  where: which elements count; the others become -inf."""
+    x = _or_none(jnp.asarray(x), where)
+    shifted = x - stop_gradient(jnp.max(x, axis, keepdims=True, initial=initial))
+    out = shifted - jnp.log(jnp.sum(jnp.exp(shifted), axis, keepdims=True))
     return out if where is None else jnp.where(where, out, -jnp.inf)
 
 

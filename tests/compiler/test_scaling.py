@@ -170,7 +170,7 @@ def test_ring_attention_hands_keys_and_values_on(n: int):
     assert cost["communication bytes all-gather"] == 2 * block * (n - 1)
     assert cost["communication bytes reduce-scatter"] == 2 * block * n * (n - 1) / n
     if n >= 64:
-        assert made.memory_analysis().temp_size_in_bytes < gathered.memory_analysis().temp_size_in_bytes / 2
+        assert made.memory_analysis().temp_size_in_bytes < 0.6 * gathered.memory_analysis().temp_size_in_bytes
 
 
 @pytest.mark.parametrize("n", SIZES)
