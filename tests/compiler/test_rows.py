@@ -93,6 +93,16 @@ def test_sums_of_products_make_no_product(f, monkeypatch):
     np.testing.assert_allclose(np.asarray(got), np.asarray(unfused(f, (X, W, G), monkeypatch)), rtol=2e-5, atol=1e-5)
 
 
+def test_a_sum_of_columns_of_an_operand_is_in_the_pass_that_reads_it():
+    """Also where it stands before the others: the slope of a bias is the sum of what the slope of the rows is made of."""
+    f = lambda x, w, g: (jnp.sum(w, (0, 1)), jnp.sin(x) * w * g)
+    (line,) = groups_of(text_of(f, X, W, G))
+    assert line.count("f32[8]") == 1
+    got = jax.jit(f)(X, W, G)
+    np.testing.assert_allclose(np.asarray(got[0]), W.sum((0, 1)), rtol=1e-5)
+    np.testing.assert_allclose(np.asarray(got[1]), np.sin(X) * W * G, rtol=1e-6)
+
+
 def test_products_that_others_read_are_made():
     f = lambda x, w, g: (x * w - jnp.sum(x * w, -1, keepdims=True), jnp.sum(x * G, -1) * 2)
     for a, b in zip(jax.jit(f)(X, W, G), (X * W - (X * W).sum(-1, keepdims=True), (X * G).sum(-1) * 2), strict=True):

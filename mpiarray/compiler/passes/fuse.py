@@ -144,7 +144,13 @@ class _Fuser:
         group = self.maker.get(v) if isinstance(v, Var) else None
         if group is not None and v not in group.ends and v not in group.narrow:
             return True
-        return self.rows and isinstance(v, Var) and v not in self.broadcasts and row_dims(eqn) > 0
+        if not self.rows or not isinstance(v, Var) or v in self.broadcasts:
+            return False
+        return row_dims(eqn) > 0 or self._read_by_others(v, eqn)
+
+    def _read_by_others(self, v: Var, eqn: Eqn) -> bool:
+        """Whether members, also later ones, read the array that a reduction reads, so that one pass over memory does for both."""
+        return any(r is not None and r is not eqn and _shape_of(r) == v.aval.shape for r in self.readers.get(v, ()))
 
     def _row_value(self, v: Atom) -> tuple[_Group, int] | None:
         """The open group that makes a value for each row, and how many of the last dims are the row."""
