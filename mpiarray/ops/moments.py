@@ -24,6 +24,7 @@ import numpy as np
 from mpiarray import memory
 from mpiarray.core.op import Out, Undefined, define
 from mpiarray.core.plan import Plan, replicated
+from mpiarray.ops.row_reductions import sum_of_all
 from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 
@@ -71,7 +72,8 @@ class Moments:
         flat = self.scratch[: tile.size]
         np.subtract(tile, self.center, out=flat if tile.ndim == 1 else flat.reshape(tile.shape))
         parts = flat.view(self.real)
-        return np.add.reduce(flat).item(), np.dot(parts, parts).item()
+        total = np.add.reduce(flat) if self.dtype.kind == "c" else sum_of_all(flat)
+        return total.item(), np.dot(parts, parts).item()
 
     def _moved(self, n: int, s: Any, q: float) -> Any:
         """A center near the mean: of few digits, so that deviations of numbers with few digits are exact."""

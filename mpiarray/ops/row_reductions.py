@@ -52,6 +52,26 @@ def sum_of_products(a: np.ndarray, b: np.ndarray, axes: tuple[int, ...]) -> np.n
     return np.add.reduce(product, axis=axes, dtype=a.dtype) if found is None else found
 
 
+def sum_of_tile(x: np.ndarray, axes: tuple[int, ...]) -> Any:
+    """The sum of a tile over all dims, or the first ones, for 32- or 64-bit floats; tiles have so few rows that they may be added
+    up one after the other, as numpy does, which BLAS does without starting anew for each."""
+    if not x.flags.c_contiguous or not x.size:
+        return np.add.reduce(x, axis=axes)
+    if len(axes) < x.ndim:
+        rows = math.prod(x.shape[: len(axes)])
+        return np.dot(_ones(rows, x.dtype), x.reshape(rows, -1)).reshape(x.shape[len(axes) :])
+    return sum_of_all(x.reshape(-1))
+
+
+def sum_of_all(x: np.ndarray) -> Any:
+    """The sum of a contiguous array of one dim, of 32- or 64-bit floats."""
+    whole = x.size - x.size % _PIECE
+    if _vecdot is None or not whole:
+        return np.add.reduce(x)
+    pieces = np.add.reduce(_sums(x[:whole].reshape(-1, _PIECE)))
+    return pieces if whole == x.size else pieces + np.add.reduce(x[whole:])
+
+
 def extreme_of_rows(ufunc: Any, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray | None:
     """The largest (`ufunc` is np.maximum) or smallest (np.minimum) element over last dims, NaN if there is one; None as above."""
     n = row_length(x, axes)

@@ -12,7 +12,7 @@ import numpy as np
 from mpiarray.core.jaxpr import Eqn, Var
 from mpiarray.core.value import Literal
 from mpiarray.ops.linear import reduce_sum
-from mpiarray.ops.row_reductions import sum_of_products
+from mpiarray.ops.row_reductions import sum_of_products, sum_of_tile
 from mpiarray.types import dtypes
 
 _BUSY = frozenset((
@@ -69,6 +69,10 @@ def reducer_of(eqn: Eqn, **changed: Any) -> Callable[..., Any]:
     params = {**eqn.params, **changed}
     if len(eqn.invars) == 2:
         return partial(sum_of_products, axes=params["axes"])
+    if eqn.op is reduce_sum and eqn.outvars[0].aval.dtype in (np.float32, np.float64):
+        x, axes = eqn.invars[0].aval, params["axes"]
+        if len(axes) == x.ndim or max(axes) < len(axes):
+            return partial(sum_of_tile, axes=axes)
     return partial(eqn.op.kernel(dtypes.storage(eqn.invars[0].aval.dtype)), **params)
 
 

@@ -78,6 +78,8 @@ def _shared_bytes() -> int:
     return max(0, found) // (os.cpu_count() or 1)
 
 
+# tiles of rows have many small operations each, one number a row, which cost as much for few rows as for many
+_ROWS_BYTES = 6 * CACHE_BYTES
 # arrays that all fit into half of it are not cut: measured, one call reads them as fast as the calls of many tiles do
 _UNCUT_BYTES = _shared_bytes() // 2
 _BOUNDS = 16384  # elements from which numpy's maximum of an array and a number is better one of two arrays
@@ -269,7 +271,7 @@ class Tiled:
         if each * elements <= _UNCUT_BYTES and not joined:
             return max(1, elements)
         row = math.prod(self.shape[len(self.shape) - self.rows :]) if self.rows else 1
-        return max(_FEWEST, min(_MOST, 2 * CACHE_BYTES // each), row)
+        return max(_FEWEST, min(_MOST, (_ROWS_BYTES if self.rows else 2 * CACHE_BYTES) // each), row)
 
     def _bytes_per_element(self) -> int:
         arrays = {s: v for v, s in zip(self.jaxpr.invars, self.sources) if v.aval.shape == self.shape}

@@ -45,6 +45,16 @@ def test_sums_of_products(n):
     )
 
 
+@pytest.mark.parametrize("shape", [(1, 7), (50, 1000), (128, 64), (3, 5, 33), (131, 797)])
+def test_sums_of_tiles(shape):
+    x = np.exp(3 * RNG.standard_normal(shape)).astype(np.float32)
+    for axes in [tuple(range(k)) for k in range(1, len(shape) + 1)]:
+        for a in (x, np.asfortranarray(x), x[..., ::-1]):
+            found = row_reductions.sum_of_tile(a, axes)
+            assert np.asarray(found).dtype == np.float32
+            np.testing.assert_allclose(found, a.astype(np.float64).sum(axes), rtol=1e-6)
+
+
 def test_a_row_is_summed_alike_in_every_block():
     x = RNG.standard_normal((37, 5, 130)).astype(np.float32)
     whole = sums(x, (2,))
