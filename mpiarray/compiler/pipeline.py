@@ -26,6 +26,7 @@ from mpiarray.compiler.passes.propagate import propagate, spec_of
 from mpiarray.compiler.passes.reshapes import reshapes
 from mpiarray.compiler.passes.scatter import scatter
 from mpiarray.compiler.passes.simplify import closed, common_subexpressions, inline
+from mpiarray.compiler.passes.small import small
 from mpiarray.compiler.passes.units import units
 from mpiarray.compiler.passes.updates import updates
 from mpiarray.compiler.passes.write import write
@@ -68,6 +69,7 @@ PASSES: tuple[Pass, ...] = (
     partition,
     _local(dead_code),
     _local(units),
+    _local(small),
     _local(common_subexpressions),
     _local(moments),
     _local(parts),
