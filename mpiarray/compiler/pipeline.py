@@ -1,8 +1,9 @@
 """The compiler: `PASSES`, in order, and what runs them.
 
     program -> inline -> dead code -> common subexpressions -> inside -> propagate -> choose -> scatter -> partition -> (local)
-    dead code, operations with 1, common subexpressions, variances in one pass, reads of own parts, fewer reshapes, updates with
-    sums, combined sums, masks of rows and columns apart, fused groups
+    dead code, operations with 1, broadcasts late, common subexpressions, variances in one pass, reads of own parts,
+    fewer reshapes, updates with sums, combined sums, masks of rows and columns apart, fused groups, cheap results of
+    groups made again
     -> executable
 
 Overlapping collectives have their place after combined sums.
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from mpiarray.compiler.passes.again import again
 from mpiarray.compiler.passes.choose import choose
 from mpiarray.compiler.passes.combine import combine
 from mpiarray.compiler.passes.fuse import fuse
@@ -79,6 +81,7 @@ PASSES: tuple[Pass, ...] = (
     _local(overlap),
     _local(masks),
     _local(fuse),
+    _local(again),
     _local(write),
 )
 

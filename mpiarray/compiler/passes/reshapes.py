@@ -27,7 +27,7 @@ _EACH_ALIKE = (psum, pmax, pmin, psum_invariant, unreduced_psum)
 def reshapes(jaxpr: Jaxpr) -> Jaxpr:
     """The program with fewer reshapes, here and in the bodies of loops."""
     jaxpr = map_bodies(jaxpr, reshapes)
-    if not any(e.op is reshape or _keeps_all(e) for e in jaxpr.eqns):
+    if not any(e.op is reshape or keeps_all(e) for e in jaxpr.eqns):
         return jaxpr
     eqns: list[Eqn] = []
     instead: dict[Var, Any] = {}
@@ -40,7 +40,7 @@ def reshapes(jaxpr: Jaxpr) -> Jaxpr:
             moved = Var(eqn.outvars[0].aval.update(shape=x.aval.shape, sharding=x.aval.sharding))
             eqns.append(eqn.replace(invars=(x,), outvars=(moved,)))
             eqn = _reshape(eqn, moved)
-        elif _keeps_all(eqn):
+        elif keeps_all(eqn):
             eqn = _reshape(eqn, invars[0])
         if eqn.op is reshape and not isinstance(eqn.invars[0], Literal):
             (x,), (out,) = eqn.invars, eqn.outvars
@@ -55,7 +55,7 @@ def reshapes(jaxpr: Jaxpr) -> Jaxpr:
     return dead_code(jaxpr.replace(eqns=eqns, outvars=outvars))
 
 
-def _keeps_all(eqn: Eqn) -> bool:
+def keeps_all(eqn: Eqn) -> bool:
     """Whether an equation is a reduction over dims of size 1."""
     if eqn.op not in _REDUCTIONS or isinstance(eqn.invars[0], Literal):
         return False

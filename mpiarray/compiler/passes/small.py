@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from mpiarray.compiler.passes.bodies import map_bodies
+from mpiarray.compiler.passes.reshapes import keeps_all
 from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var
 from mpiarray.core.value import Literal
 from mpiarray.ops.linear import broadcast_in_dim, reshape, squeeze
@@ -36,7 +37,7 @@ def small(jaxpr: Jaxpr) -> Jaxpr:
     for eqn in jaxpr.eqns:
         invars = tuple(v if isinstance(v, Literal) else same.get(v, v) for v in eqn.invars)
         eqn = eqn if invars == eqn.invars else eqn.replace(invars=invars)
-        if eqn.op in (reshape, squeeze) and _undoes(eqn, views):
+        if (eqn.op in (reshape, squeeze) or keeps_all(eqn)) and _undoes(eqn, views):
             same[eqn.outvars[0]] = views[eqn.invars[0]].source
             continue
         made = [_from_the_source(eqn, views)] if eqn.op is broadcast_in_dim else _before(eqn, views)
@@ -68,7 +69,7 @@ def _view_of(eqn: Eqn) -> _View | None:
 
 
 def _undoes(eqn: Eqn, views: dict[Any, _View]) -> bool:
-    """Whether a reshape takes away the dims of size 1 that a view of the same elements added."""
+    """Whether a reshape, or a sum over dims of size 1, takes away the dims of size 1 that a view of the same elements added."""
     x, out = eqn.invars[0], eqn.outvars[0].aval
     view = views.get(x)
     if view is None or (eqn.params.get("dimensions") is not None and eqn.op is reshape):
