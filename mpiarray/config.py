@@ -24,7 +24,7 @@ is what happens anyway; every other name is refused.
     exchange_bytes              MPIARRAY_EXCHANGE_BYTES     67108864   largest message buffer of an exchange
     pool_bytes                  MPIARRAY_POOL_BYTES         None       memory kept for reuse; None: by the machine; 0: none
     machine_file                MPIARRAY_MACHINE_FILE       None       where measured speeds are kept (the user's cache folder)
-    exchange                    MPIARRAY_EXCHANGE           'auto'     how blocks are exchanged: pieces, packed, typed, or found out
+    exchange                    MPIARRAY_EXCHANGE           'auto'     how blocks are exchanged: pieces, long, packed, typed; auto: found out
     sums                        MPIARRAY_SUMS               'auto'     how blocks are reduced: mpi, ring; auto: large ones by ring
     overlap                     MPIARRAY_OVERLAP            False      compiled programs start collectives early, wait late
 """
@@ -140,7 +140,7 @@ _OPTIONS: dict[str, _Option] = {
     "exchange_bytes": _Option("MPIARRAY_EXCHANGE_BYTES", 64 << 20, int, _int(1)),
     "pool_bytes": _Option("MPIARRAY_POOL_BYTES", None, _read_optional(int), _optional_bytes),
     "machine_file": _Option("MPIARRAY_MACHINE_FILE", None, _read_optional(str), _path),
-    "exchange": _Option("MPIARRAY_EXCHANGE", "auto", str, _one_of("auto", "pieces", "packed", "typed")),
+    "exchange": _Option("MPIARRAY_EXCHANGE", "auto", str, _one_of("auto", "pieces", "long", "packed", "typed")),
     "sums": _Option("MPIARRAY_SUMS", "auto", str, _one_of("auto", "mpi", "ring")),
     "overlap": _Option("MPIARRAY_OVERLAP", False, _read_bool, _bool),
 }

@@ -21,7 +21,8 @@ Ranks, roots and peers are positions in the group.  Wrong arguments raise Intern
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ import numpy as np
 from mpiarray import memory
 from mpiarray.comm import datatypes, ring, stats, watch, ways
 from mpiarray.comm.groups import Group
-from mpiarray.comm.pairwise import buffer_bytes, exchange_blocks
+from mpiarray.comm.pairwise import buffer_bytes, exchange_blocks, message_bytes
 from mpiarray.comm.reductions import ordered_all_reduce, ordered_reduce_scatter, result_like
 from mpiarray.config import config
 from mpiarray.errors import InternalError
@@ -317,10 +318,10 @@ def _exchange_large(
     """An all_to_all of blocks that are packed on one side at least, in the way that was found to be the fastest."""
     n, dtype = group.size, x.dtype
 
-    def pieces() -> None:
+    def pieces(times: int = 1) -> None:
         given, wanted = (part[split], part[concat]) if tiled else (0, 0)
         sends = [(peer, _part(x, split, peer, given)) for peer in range(n)]
-        exchange_blocks(group, sends, [(peer, _part(result, concat, peer, wanted)) for peer in range(n)])
+        exchange_blocks(group, sends, [(peer, _part(result, concat, peer, wanted)) for peer in range(n)], times)
 
     def packed() -> None:
         _exchange_packed(group, x, result, split, (math.prod(part[:concat]), math.prod(part[concat:])))
@@ -329,7 +330,9 @@ def _exchange_large(
         send = ways.parts(x.shape, dtype, split, n).message(np.ascontiguousarray(x))
         group.comm.Alltoallw(send, ways.parts(result.shape, dtype, concat, n).message(result))
 
-    possible = {"pieces": pieces}
+    possible: dict[str, Callable[[], None]] = {"pieces": pieces}
+    if x.nbytes > n * message_bytes():
+        possible["long"] = partial(pieces, 2)
     if 2 * x.nbytes <= buffer_bytes():
         possible["packed"] = packed
     if max(x.shape) <= datatypes.MAX_COUNT:

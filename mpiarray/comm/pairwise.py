@@ -29,8 +29,8 @@ _UNDER_WAY = 4  # two pieces sent and two received
 Blocks = Sequence[tuple[int, np.ndarray]]
 
 
-def exchange_blocks(group: Group, sends: Blocks, recvs: Blocks) -> None:
-    """See `collectives.exchange`."""
+def exchange_blocks(group: Group, sends: Blocks, recvs: Blocks, times: int = 1) -> None:
+    """See `collectives.exchange`; blocks are cut into messages of `times` the usual size."""
     own = _own(group, sends, recvs)
     sends = [(peer, block) for peer, block in sends if peer != group.rank and block.size]
     recvs = [(peer, block) for peer, block in recvs if peer != group.rank and block.size]
@@ -39,7 +39,7 @@ def exchange_blocks(group: Group, sends: Blocks, recvs: Blocks) -> None:
         return
     if group.comm is None:
         raise InternalError("exchange: a group of one member has no peers")
-    limit = message_bytes()
+    limit = message_bytes(times)
     buffered = sum(block.nbytes for _, block in [*sends, *recvs] if not block.flags.c_contiguous)
     if buffered <= limit * _UNDER_WAY:
         _all_at_once(group, sends, recvs, limit, own)
@@ -47,9 +47,9 @@ def exchange_blocks(group: Group, sends: Blocks, recvs: Blocks) -> None:
         _in_rounds(group, sends, recvs, limit, own)
 
 
-def message_bytes() -> int:
+def message_bytes(times: int = 1) -> int:
     """Bytes of a message where blocks are cut."""
-    return max(1, min(config.exchange_bytes // _UNDER_WAY, _MESSAGE))
+    return max(1, min(config.exchange_bytes // _UNDER_WAY, _MESSAGE * times))
 
 
 def buffer_bytes() -> int:
@@ -82,7 +82,8 @@ def _all_at_once(group: Group, sends: Blocks, recvs: Blocks, limit: int, own: Co
 
 
 def _in_rounds(group: Group, sends: Blocks, recvs: Blocks, limit: int, own: Copies) -> None:
-    room = [np.empty(limit, np.uint8) for _ in range(_UNDER_WAY)]
+    # one array, so that large pages are likely: the system copies between processes page by page
+    room = list(np.empty((_UNDER_WAY, limit), np.uint8))
     for distance in range(1, group.size):
         target, source = (group.rank + distance) % group.size, (group.rank - distance) % group.size
         outgoing = (piece for peer, block in sends if peer == target for piece in pieces(block, limit))

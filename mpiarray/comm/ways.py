@@ -1,6 +1,7 @@
 """Which way large blocks are exchanged that do not lie as MPI wants them: found out at work, once per kind of exchange.
 
     pieces   packed piece by piece into buffers that stay in the cache, sent from rank to rank
+    long     the same in pieces twice as long, where what another core has just written is slow to read
     packed   packed whole, one MPI collective; only blocks that fit into the buffers that an exchange may have
     typed    one MPI collective over derived datatypes, which packs inside of MPI
 

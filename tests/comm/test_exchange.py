@@ -132,9 +132,8 @@ class Cases:
         comm.all_to_all(group, x, 1, 0)  # what is made once
         for call in (lambda: comm.all_to_all(group, x, 1, 0), lambda: comm.all_gather(group, x[:32], 1)):
             result, peak = peak_of(call)
-            assert (
-                peak <= result.nbytes + 4 * pairwise._MESSAGE + 2**20 + 2**16
-            )  # beside the blocks: what Python itself allocates
+            # pieces of twice the usual size are tried, too; beside the blocks: what Python itself allocates
+            assert peak <= result.nbytes + 8 * pairwise._MESSAGE + 2**20 + 2**16
 
     def test_own_blocks_must_match(self):
         group = self.group()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mpiarray import comm
-from mpiarray.comm import collectives, ways
+from mpiarray.comm import collectives, pairwise, ways
 from mpiarray.config import config
 from tests.comm.cases import OnParity, OnReversed, OnWorld, same
 
@@ -19,7 +19,7 @@ def every_block_is_large(monkeypatch):
     monkeypatch.setattr(collectives, "PACK_BYTES", 0)
 
 
-WAYS = ("pieces", "packed", "typed")
+WAYS = ("pieces", "long", "packed", "typed")
 DTYPES = [np.dtype("f4"), np.dtype("c16"), np.dtype("i1"), np.dtype(ml_dtypes.bfloat16)]
 
 
@@ -52,6 +52,17 @@ class Cases:
             self.check((3, n, 40), dtype, 1, 0, False)
             self.check((n, 3, 40), dtype, 0, 2, False)
 
+    def test_pieces_of_both_sizes(self, monkeypatch):
+        """Parts that are cut into several messages, twice as many in the usual way as in long pieces."""
+        monkeypatch.setattr(pairwise, "_MESSAGE", 64)
+        sizes = []
+        send = pairwise._send
+        monkeypatch.setattr(pairwise, "_send", lambda *args: sizes.append(args[2].nbytes) or send(*args))
+        n = self.group().size
+        self.check((12, 8 * n, 4), np.dtype("f4"), 1, 0, True)
+        assert set(sizes) == (set() if n == 1 else {64, 128})
+        self.check((5, 2 * n, 4), np.dtype("i1"), 1, 2, True)
+
     def test_one_way_is_agreed_on_and_kept(self):
         group = self.group()
         n = group.size
@@ -79,7 +90,7 @@ class Cases:
         with config.override("exchange_bytes", 2**20):
             for _ in range(3 * len(WAYS)):
                 comm.all_to_all(group, x, 1, 0)
-        assert set(ways.chosen().values()) <= {"pieces", "typed"}
+        assert set(ways.chosen().values()) <= {"pieces", "long", "typed"}
         assert len(ways.chosen()) == (group.size > 1)
         assert all("packed" not in trial.seconds for trial in ways._trials.values())
 
@@ -107,5 +118,5 @@ def test_a_way_is_taken_only_where_it_gains():
 
 
 def test_ways_have_names():
-    with pytest.raises(ValueError, match="supported: 'auto', 'pieces', 'packed', 'typed'"):
+    with pytest.raises(ValueError, match="supported: 'auto', 'pieces', 'long', 'packed', 'typed'"):
         config.update("exchange", "fast")
