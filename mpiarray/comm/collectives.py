@@ -212,7 +212,7 @@ def _all_reduce(group: Group, x: np.ndarray, op: str, out: np.ndarray | None) ->
         return result
     if not x.flags.c_contiguous:
         x = x.copy(order="C")
-    if ring.takes(group, op, dtype, x.size):
+    if ring.takes_whole(group, op, dtype, x.size):
         ring.all_reduce(group, x, op, result)
         return result
     if native is None or ((config.deterministic or group.ordered) and datatypes.depends_on_order(op, dtype)):

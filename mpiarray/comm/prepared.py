@@ -29,7 +29,7 @@ def all_reduce(group: Group, op: str) -> Run:
 
     def plan(shape: tuple[int, ...], dtype: np.dtype) -> Run | None:
         native, count, new = datatypes.native(op, dtype), math.prod(shape), memory.maker(shape, dtype)
-        if ring.takes(group, op, dtype, count):
+        if ring.takes_whole(group, op, dtype, count):
 
             def run_ring(x: np.ndarray) -> np.ndarray:
                 out = new()

@@ -7,8 +7,11 @@ writes the last sum into its result.  So a part takes n - 1 messages, all betwee
 node by node, each boundary between nodes is crossed once.  An all-reduce does this with the n parts of a stretch of the
 block, and then passes the results around in the same way.
 
+Two members with smaller blocks send each other all they have, and both combine it: as many bytes in one step.
+
 Order: member k combines its part in the order k + 1, k + 2, ..., n - 1, 0, ..., k.  Every item is computed once, by one
-member, and copied to the others, so that all have equal bits whatever the operation is; and it is computed in the same
+member, and copied to the others, so that all have equal bits whatever the operation is (two members that swap compute the
+same of the same operands in the same order, member 0's first); and it is computed in the same
 order in every run, on every MPI library.  Which blocks are reduced in this way is decided by `takes` from what all members
 know (never by timing), so that this holds for the choice as well.
 
@@ -37,6 +40,9 @@ _PIECE_BYTES = 2**20
 """Bytes of one message: long enough for full speed, short enough to stay in the cache."""
 _USED_BYTES = 2**18
 """The same where the caller uses each piece at once, with as much of other arrays beside it."""
+SWAPPED_BYTES = (2**13, 2**21)
+"""From this size on, and up to that one, two members send each other whole blocks: one message, where a ring takes two, one
+after the other (measured with two MPI libraries)."""
 _LINE = 64  # bytes of a cache line, where parts are cut
 
 Rooms = tuple[np.ndarray, np.ndarray]
@@ -61,8 +67,17 @@ def would_take(members: int, op: str, dtype: np.dtype, count: int) -> bool:
     return config.sums == "auto" and count * dtype.itemsize >= PART_BYTES[members > 2] * members
 
 
+def takes_whole(group: Group, op: str, dtype: np.dtype, count: int) -> bool:
+    """Whether blocks are combined by `all_reduce` here: two members do this with smaller ones, too."""
+    small = group.size == 2 and config.sums == "auto" and count * dtype.itemsize >= SWAPPED_BYTES[0]
+    return takes(group, op, dtype, max(count, 2 * PART_BYTES[0] // dtype.itemsize) if small else count)
+
+
 def all_reduce(group: Group, x: np.ndarray, op: str, result: np.ndarray) -> None:
     """Combine C-contiguous blocks of one shape into `result` (C-contiguous, may be x), on every member."""
+    if group.size == 2 and x.nbytes <= SWAPPED_BYTES[1]:
+        _swap(group, x.reshape(-1), datatypes.UFUNCS[op], result.reshape(-1))
+        return
     ufunc, rooms = datatypes.UFUNCS[op], _rooms(x.dtype)
     with np.errstate(all="ignore"):  # as in MPI's own reductions: overflow and NaN are results
         in_stretches(group, x, result, rooms[0].size, lambda parts, out: _combine(group, parts, ufunc, rooms, out))
@@ -112,6 +127,24 @@ def in_pieces(parts: Parts, result: np.ndarray, limit: int, combine: Combine) ->
     """A reduce-scatter: `combine(given, out)` makes a piece of `result` from the same piece of each part."""
     for out, *given in zip(pieces(result, limit), *(pieces(part, limit) for part in parts), strict=True):
         combine(given, out)
+
+
+def _swap(group: Group, x: np.ndarray, ufunc: np.ufunc, result: np.ndarray) -> None:
+    """Two members send each other their blocks, and both combine them: in one message, or where x is the result by pieces."""
+    peer, first = 1 - group.rank, group.rank == 0
+    send = group.comm.Sendrecv
+    with np.errstate(all="ignore"):
+        if not np.may_share_memory(x, result):
+            send(datatypes.wire(x), peer, _TAG, datatypes.wire(result), peer, _TAG)
+            ufunc(x if first else result, result if first else x, out=result)
+            return
+        items = min(x.size, whole_lines(_USED_BYTES) // x.itemsize)
+        room = memory.empty((items,), x.dtype)
+        for start in range(0, x.size, max(1, items)):
+            own = x[start : start + items]
+            come = room[: own.size]
+            send(datatypes.wire(own), peer, _TAG, datatypes.wire(come), peer, _TAG)
+            ufunc(own if first else come, come if first else own, out=result[start : start + items])
 
 
 def _combine(group: Group, parts: Parts, ufunc: np.ufunc, rooms: Rooms, out: np.ndarray) -> None:

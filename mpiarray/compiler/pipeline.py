@@ -2,8 +2,8 @@
 
     program -> inline -> dead code -> common subexpressions -> inside -> propagate -> choose -> scatter -> partition -> (local)
     dead code, operations with 1, broadcasts late, common subexpressions, variances in one pass, reads of own parts,
-    fewer reshapes, updates with sums, combined sums, masks of rows and columns apart, fused groups, cheap results of
-    groups made again
+    fewer reshapes, updates with sums, combined sums, masks of rows and columns apart, choices of zeros, fused
+    groups, cheap results of groups made again
     -> executable
 
 Overlapping collectives have their place after combined sums.
@@ -32,6 +32,7 @@ from mpiarray.compiler.passes.small import small
 from mpiarray.compiler.passes.units import units
 from mpiarray.compiler.passes.updates import updates
 from mpiarray.compiler.passes.write import write
+from mpiarray.compiler.passes.zeros import zeros
 from mpiarray.compiler.program import Program
 from mpiarray.config import config
 from mpiarray.core.check import check_jaxpr
@@ -80,6 +81,7 @@ PASSES: tuple[Pass, ...] = (
     _local(combine),
     _local(overlap),
     _local(masks),
+    _local(zeros),
     _local(fuse),
     _local(again),
     _local(write),

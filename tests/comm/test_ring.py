@@ -26,6 +26,8 @@ BITS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 @pytest.fixture(autouse=True)
 def all_blocks_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(ring, "_PIECE_BYTES", 256)
+    monkeypatch.setattr(ring, "_USED_BYTES", 256)
+    monkeypatch.setattr(ring, "SWAPPED_BYTES", (2**13, 1000))  # of two members: both ways
     with config.override("sums", "ring"):
         yield
 
@@ -236,6 +238,7 @@ def test_the_default_takes_it_for_large_blocks(monkeypatch):
     group = comm.world_group()
     n = group.size
     monkeypatch.setattr(ring, "PART_BYTES", (1024, 1024))
+    monkeypatch.setattr(ring, "SWAPPED_BYTES", (2**20, 0))
     taken = []
     monkeypatch.setattr(ring, "_combine", lambda *args, done=ring._combine: (taken.append(1), done(*args)))
     with config.override("sums", "auto"):
@@ -243,6 +246,28 @@ def test_the_default_takes_it_for_large_blocks(monkeypatch):
             blocks = [block(k, (size,), np.dtype("f4")) for k in range(n)]
             same(comm.all_reduce(group, blocks[group.rank]), exact(np.add, blocks))
             assert bool(taken) == (n > 1 and size == 256 * n)
+
+
+def test_two_members_swap_smaller_blocks(monkeypatch):
+    """One message each way, from a few KB on; in place too; not around the ring, and not of more than two."""
+    group = comm.world_group()
+    n, me = group.size, group.rank
+    monkeypatch.setattr(ring, "SWAPPED_BYTES", (2**13, 2**21))
+    monkeypatch.setattr(ring, "_combine", None)
+    swapped = []
+    monkeypatch.setattr(ring, "_swap", lambda *args, done=ring._swap: (swapped.append(1), done(*args)))
+    with config.override("sums", "auto"):
+        for op, dtype, size in itertools.product(("sum", "max"), ("f4", "i8"), (100, 5_000)):
+            blocks = [block(k, (size,), np.dtype(dtype), spread=3) for k in range(n)]
+            wanted = exact(UFUNCS[op], blocks)
+            same(comm.all_reduce(group, blocks[me], op), wanted)
+            x = blocks[me].copy()
+            comm.all_reduce(group, x, op, out=x)
+            same(x, wanted)
+            assert len(swapped) == (2 if n == 2 and size == 5_000 else 0)
+            swapped.clear()
+        with config.override("deterministic", True):
+            assert not ring.takes_whole(group, "sum", np.dtype("f4"), 5_000)
 
 
 def test_settings_have_names():

@@ -489,6 +489,7 @@ COMPILED_ONLY = {
     "moved_fft",
     "iota_block",
     "mask_replicas",
+    "masked",
     "move_blocks",
     "move_boxes",
     "move_boxes_at",

@@ -222,6 +222,8 @@ def test_steps_of_compiled_programs_are_met() -> None:
         met |= {e.op.name for e in overwriting(body, 0, 1)[0].jaxpr.eqns}
     body = lowered(lambda v: [v.at[0].set(0)], [large], [P("x", "y")], AUTO).local
     met |= {e.op.name for e in overwriting(body, 0, 1)[0].jaxpr.eqns}
+    chosen = lambda m, v: [jnp.where(m, v, 0)]
+    met |= {e.op.name for e in lowered(chosen, [x > 1, x], [P(None, None)] * 2, AUTO).local.jaxpr.eqns}
     assert COMPILED_ONLY - met == set(), "no program contains these"
 
 
