@@ -191,8 +191,8 @@ def all_to_all(group: Group, split: int, concat: int, tiled: bool = True) -> Sta
     return start
 
 
-def permute(group: Group, perm: Sequence[tuple[int, int]]) -> Start:
-    """Start `collectives.permute(group, x, perm)`."""
+def permute(group: Group, perm: Sequence[tuple[int, int]], *, copied: bool = False) -> Start:
+    """Start `collectives.permute(group, x, perm)`; `copied`: what is sent leaves from a copy, whatever its size."""
     pairs = tuple(perm)
     source, target = collectives.partners(pairs, group.rank)
 
@@ -207,16 +207,22 @@ def permute(group: Group, perm: Sequence[tuple[int, int]]) -> Start:
         if source >= 0:
             requests.append(group.comm.Irecv(datatypes.wire(out), source, collectives.TAG_PERMUTE))
         if target >= 0:
-            requests += _send(group, target, collectives.TAG_PERMUTE, x)
+            requests += _send(group, target, collectives.TAG_PERMUTE, x, copied)
         return Started(out, requests, x)
 
     return start
 
 
-def exchange(group: Group, sends: Sequence[tuple[int, np.ndarray]], recvs: Sequence[tuple[int, np.ndarray]]) -> Started:
+def exchange(
+    group: Group,
+    sends: Sequence[tuple[int, np.ndarray]],
+    recvs: Sequence[tuple[int, np.ndarray]],
+    *,
+    copied: bool = False,
+) -> Started:
     """Start `collectives.exchange(group, sends, recvs)`: blocks for others, and contiguous blocks that theirs will fill.
 
-    Its result is None.  Blocks that need much packing are exchanged at once.
+    Its result is None.  `copied`: all that is sent leaves from copies.  Blocks that need much packing are exchanged at once.
     """
     packed = sum(x.nbytes for _, x in sends if not x.flags.c_contiguous and x.nbytes > _COPIED)
     if _watched(group) or packed > buffer_bytes():
@@ -233,18 +239,18 @@ def exchange(group: Group, sends: Sequence[tuple[int, np.ndarray]], recvs: Seque
     for peer, x in sends:
         if x.size:
             for part in pieces(x, limit):
-                leaving += _send(group, peer, TAG, part)
+                leaving += _send(group, peer, TAG, part, copied)
     return Started(None, (*arriving, *leaving), (sends, recvs))
 
 
-def _send(group: Group, peer: int, tag: int, x: np.ndarray) -> Sequence[Any]:
-    """Begin to send a block, and give the requests that are to be waited for before it may be written over: none for a small one."""
+def _send(group: Group, peer: int, tag: int, x: np.ndarray, copied: bool) -> Sequence[Any]:
+    """Begin to send a block, and give the requests that are to be waited for before it may be written over: none for a copy."""
     if x.nbytes <= _COPIED:
         x = x.copy(order="C")
         _forget_copies()
         _copies.append((group.comm.Isend(datatypes.wire(x), peer, tag), x))
         return ()
-    x = np.ascontiguousarray(x)
+    x = x.copy(order="C") if copied else np.ascontiguousarray(x)
     return (_Sending(group.comm.Isend(datatypes.wire(x), peer, tag), x),)
 
 

@@ -5,11 +5,10 @@ of a few received rows.  Where only groups (`fusion`) read such a value, its ste
 group cuts its tiles where pieces meet, so that each tile lies in one piece of every operand.  A stencil written with
 slices or rolls of the whole array then reads its operand in place.
 
-An op says how with `pieces`, an attribute of its `build` or `impl`: `pieces(ctx, avals, **params)` gives the boxes of the
-result that the pieces fill and the function of blocks that gives the pieces, or None.
+An op says how with `pieces`, an attribute of its `build` or `impl`: `pieces(ctx, avals, **params)` gives an `ops.common.Parts`,
+or None.
 
-Pieces that other devices send may be on their way when the group begins: the third thing that `pieces` may give are their
-numbers, and the function then gives an `comm.halves.Arriving`.  The group computes the tiles that need none of them, waits, and
+Pieces that other devices send may be on their way when the group begins.  The group computes the tiles that need none of them, waits, and
 computes the others.  The block of a `ppermute` that is only concatenated with others is such a piece as well.
 
 What is being sent is a view of its operand, and so is the value in pieces, for all who ask which blocks may be written over
@@ -20,7 +19,7 @@ has waited for the messages.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mpiarray.comm.halves import Arriving
@@ -37,15 +36,23 @@ GROUPS = frozenset((fusion, fusion_update))
 _MOST_REGIONS = 64  # parts into which the pieces' borders may cut the tiles' space
 
 
+Place = tuple[Var, tuple[int, ...]]  # a value, and where in it a view begins
+
+
 class Pieces(NamedTuple):
     """The boxes that a value's pieces fill, and what gives the pieces.
 
-    `late`: the numbers of those that may still be on their way; None where there is nothing to wait for.
+    places  for each piece the value that it is a view of, and where it begins there; None: of none, but new memory
+            (None for all of them: nothing is known)
+    late    the numbers of those that may still be on their way; None where there is nothing to wait for
+    copied  whether what is sent meanwhile leaves from copies
     """
 
     boxes: tuple[Box, ...]
     run: Callable[..., Any]
+    places: tuple[Place | None, ...] | None = None
     late: frozenset[int] | None = None
+    copied: bool = True
 
 
 def find(jaxpr: Jaxpr, context: Callable[[Any], DeviceContext]) -> dict[Var, Pieces]:
@@ -95,9 +102,15 @@ class _Finder:
         give = getattr(eqn.op.build or eqn.op.impl, "pieces", None)
         made = None if give is None else give(context(eqn.mesh), [a.aval for a in eqn.invars], **eqn.params)
         if made is not None:
-            boxes, run, *late = made
-            found = Pieces(tuple(boxes), run, frozenset(late[0]) if late and late[0] is not None else None)
+            late = None if made.late is None else frozenset(made.late)
+            found = Pieces(tuple(made.boxes), made.run, self._places(eqn, made.places), late, made.copied)
             self.found[v] = _joined(found, [self.found.get(u) for u in eqn.invars]) if eqn.op is concatenate else found
+
+    def _places(self, eqn: Eqn, places: Sequence[Any] | None) -> tuple[Place | None, ...] | None:
+        """Where pieces lie in what their operands are slices of."""
+        if places is None or any(p is not None and isinstance(eqn.invars[p[0]], Literal) for p in places):
+            return None
+        return tuple(None if p is None else place_of(eqn.invars[p[0]], p[1], self.makers, self.found) for p in places)
 
     def drop(self, v: Any) -> None:
         """Put a value together after all, and so what it is a slice of, and what is a slice of it."""
@@ -126,11 +139,20 @@ def _joined(whole: Pieces, parts: Sequence[Pieces | None]) -> Pieces:
         return whole
     boxes: list[Box] = []
     late: set[int] = set()
-    for box, part in zip(whole.boxes, parts):
+    places: list[Place | None] | None = None if whole.places is None else []
+    for k, (box, part) in enumerate(zip(whole.boxes, parts)):
         if part is not None and part.late is not None:
-            late |= {len(boxes) + k for k in part.late}
+            late |= {len(boxes) + n for n in part.late}
         inner = [tuple(slice(0, s.stop - s.start) for s in box)] if part is None else part.boxes
         boxes += [tuple(slice(s.start + b.start, s.start + b.stop) for s, b in zip(box, at)) for at in inner]
+        own = (
+            (whole.places[k],)
+            if part is None and whole.places is not None
+            else part.places
+            if part is not None
+            else None
+        )
+        places = None if places is None or own is None else [*places, *own]
     split = [part is not None for part in parts]
     waits = [k for k, part in enumerate(parts) if part is not None and part.late is not None]
 
@@ -138,7 +160,9 @@ def _joined(whole: Pieces, parts: Sequence[Pieces | None]) -> Pieces:
         pieces = [p for block, apart in zip(blocks, split) for p in (block if apart else (block,))]
         return Arriving(pieces, lambda: [blocks[k].wait() for k in waits]) if waits else pieces
 
-    return Pieces(tuple(boxes), run, frozenset(late) if waits else None)
+    copied = all(part.copied for part in parts if part is not None)
+    known = None if places is None else tuple(places)
+    return Pieces(tuple(boxes), run, known, frozenset(late) if waits else None, copied)
 
 
 def _part(whole: Pieces, start: Sequence[int], limit: Sequence[int]) -> Pieces:
@@ -155,7 +179,22 @@ def _part(whole: Pieces, start: Sequence[int], limit: Sequence[int]) -> Pieces:
         return found if whole.late is None else Arriving(found, pieces.wait)
 
     late = None if whole.late is None else frozenset(n for n, (k, _) in enumerate(parts) if k in whole.late)
-    return Pieces(tuple(boxes), run, late)
+    places = None if whole.places is None else tuple(_within(whole.places[k], index) for k, index in parts)
+    return Pieces(tuple(boxes), run, places, late, whole.copied)
+
+
+def _within(place: Place | None, index: Box) -> Place | None:
+    """The place of a part of a piece."""
+    return None if place is None else (place[0], tuple(a + s.start for a, s in zip(place[1], index)))
+
+
+def place_of(v: Any, start: Sequence[int], makers: Mapping[Any, Eqn], found: Collection[Any] = ()) -> Place:
+    """Where the elements from `start` of a value on lie: in the value that it is a plain slice of."""
+    while v in makers and v not in found and _is_plain_slice(makers[v]):
+        eqn = makers[v]
+        start = [a + b for a, b in zip(start, eqn.params["start_indices"])]
+        v = eqn.invars[0]
+    return v, tuple(start)
 
 
 def _sliced_by(eqn: Eqn, v: Var) -> bool:

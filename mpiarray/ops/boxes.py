@@ -28,9 +28,12 @@ from mpiarray.core.device import DeviceContext
 from mpiarray.core.op import Out, Undefined, define, pass_through
 from mpiarray.core.plan import Dims, LocalContext, Plan, axes_size, mesh_order, replicated, require_divisible, spec_from
 from mpiarray.errors import InternalError
+from mpiarray.ops.common import Parts
 from mpiarray.ops.linear import mask_replicas
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import AxisType
+
+_SHORT = 8  # a message is short where the block is at least so many times as long
 
 MeshShape = tuple[tuple[str, int], ...]
 Coords = dict[str, int]
@@ -315,7 +318,8 @@ def _pieces(ctx: DeviceContext, avals: Sequence[ShapedArray], *, moves: tuple[Mo
             sources: tuple[tuple[Blocks, ...], ...], target: tuple[Blocks, ...], covered: bool) -> Any:  # fmt: skip
     """Views of this device's blocks, what the others send, and around them the scalar that the result starts from.
 
-    The messages are begun, and waited for by who reads what comes: the memory of the blocks may be written over after that.
+    The messages are begun, and waited for by who reads what comes.  Short ones leave from copies; longer ones are read from the
+    blocks until that wait.
     """
     if not covered and avals[0].ndim:
         return None
@@ -336,6 +340,7 @@ def _pieces(ctx: DeviceContext, avals: Sequence[ShapedArray], *, moves: tuple[Mo
             group,
             [(p.peer, arrays[p.operand][p.source]) for p in mine.sends],
             [(p.peer, out) for p, out in zip(mine.recvs, received)],
+            copied=copied,
         )
         return halves.Arriving(found, started.wait)
 
@@ -347,7 +352,18 @@ def _pieces(ctx: DeviceContext, avals: Sequence[ShapedArray], *, moves: tuple[Mo
     rest = [sizes_of(box) for box in others]
     filled = sum(math.prod(sizes_of(box)) for box in (*boxes, *others)) == math.prod(shape)
     late = range(len(mine.copies), len(boxes)) if group is not None else None
-    return ([*boxes, *others], run, late) if filled else None
+    size = sum(math.prod(b.length for b in blocks) for blocks in sources)
+    copied = _SHORT * sum(math.prod(s.stop - s.start for s in p.source) for p in mine.sends) <= size
+    places = [_place_of(p) for p in mine.copies]
+    known = None if None in places else [*places, *(None for _ in (*mine.recvs, *others))]
+    return Parts([*boxes, *others], run, known, late, copied) if filled else None
+
+
+def _place_of(piece: Piece) -> tuple[int, tuple[int, ...]] | None:
+    """Of which operand (after the base) a piece is a view of consecutive elements, and where it begins."""
+    if any(s.step not in (None, 1) for s in piece.source):
+        return None
+    return piece.operand + 1, tuple(s.start for s in piece.source)
 
 
 def sizes_of(box: Box) -> tuple[int, ...]:

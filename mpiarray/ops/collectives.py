@@ -24,7 +24,7 @@ from mpiarray.core.plan import Plan, axes_size, dims_of, spec_from
 from mpiarray.core.trace import state
 from mpiarray.core.value import aval_of
 from mpiarray.ops import mapped_axis, mixed_axes
-from mpiarray.ops.common import BatchAxis, same_plan
+from mpiarray.ops.common import BatchAxis, Parts, same_plan
 from mpiarray.ops.linear import linear_jvp, move_dim, zero_jvp
 from mpiarray.types.aval import ShapedArray
 
@@ -394,13 +394,13 @@ def _permute_pieces(
     ctx: DeviceContext, avals: Sequence[ShapedArray], *, axis_name: tuple[str, ...], perm: tuple[tuple[int, int], ...]
 ) -> Any:
     """The block that comes, as one piece that may be on its way."""
-    start = halves.permute(ctx.group(tuple(a for a in ctx.mesh.axis_names if a in axis_name)), perm)
+    start = halves.permute(ctx.group(tuple(a for a in ctx.mesh.axis_names if a in axis_name)), perm, copied=True)
 
     def run(x: Any) -> halves.Arriving:
         started = start(np.asarray(x))
         return halves.Arriving([started.result], started.wait)
 
-    return [tuple(slice(0, n) for n in avals[0].shape)], run, (0,)
+    return Parts([tuple(slice(0, n) for n in avals[0].shape)], run, (None,), (0,))
 
 
 _permute_build.pieces = _permute_pieces  # type: ignore[attr-defined]

@@ -32,6 +32,25 @@ class BatchAxis(NamedTuple):
     split: tuple[str, ...] = ()
 
 
+class Parts(NamedTuple):
+    """How a result can stay in pieces (`compiler.pieces`): what the attribute `pieces` of an op's `build` or `impl` gives.
+
+    boxes   of the result, that the pieces fill
+    run     the function of blocks that gives the pieces
+    places  for each piece of which operand it is a view, and where it begins there; None for one that is no view
+            (None for all of them: nothing is known)
+    late    the numbers of pieces that may still be on their way, `run` gives a `comm.halves.Arriving` then;
+            None where there is nothing to wait for
+    copied  whether what is sent leaves from copies, so that operands may be written over while messages travel
+    """
+
+    boxes: Sequence[tuple[slice, ...]]
+    run: Callable[..., Any]
+    places: Sequence[tuple[int, tuple[int, ...]] | None] | None = None
+    late: Sequence[int] | None = None
+    copied: bool = True
+
+
 # -- types of n-ary elementwise ops ---------------------------------------------------------------
 
 

@@ -39,7 +39,7 @@ from mpiarray.ops.boxes import (
     sliced,
     whole,
 )
-from mpiarray.ops.common import BatchAxis
+from mpiarray.ops.common import BatchAxis, Parts
 from mpiarray.ops.gather import operand_type
 from mpiarray.ops.linear import batch_to, instantiate, linear_jvp, mask_replicas, move_dim, zero_jvp
 from mpiarray.ops.slicing import pad, slice_
@@ -129,7 +129,7 @@ def _roll_pieces(ctx: Any, avals: Sequence[ShapedArray], *, shift: tuple[int, ..
         cut = n - s
         parts.append([(slice(0, cut), slice(s, n)), (slice(cut, n), slice(0, s))] if s else [(slice(0, n),) * 2])
     sources, boxes = zip(*(zip(*p) for p in itertools.product(*parts)))
-    return boxes, lambda x: [x[i] for i in sources]
+    return Parts(boxes, lambda x: [x[i] for i in sources], [(0, tuple(s.start for s in i)) for i in sources])
 
 
 _roll_impl.pieces = _roll_pieces  # type: ignore[attr-defined]
@@ -235,7 +235,7 @@ def _concatenate_pieces(ctx: Any, avals: Sequence[ShapedArray], *, dimension: in
         box[dimension] = slice(start, start + a.shape[dimension])
         start = box[dimension].stop
         boxes.append(tuple(box))
-    return boxes, lambda *blocks: blocks
+    return Parts(boxes, lambda *blocks: blocks, [(k, (0,) * a.ndim) for k, a in enumerate(avals)])
 
 
 _concatenate_impl.pieces = _concatenate_pieces  # type: ignore[attr-defined]

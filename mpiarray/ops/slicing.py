@@ -29,7 +29,7 @@ from mpiarray.ops.boxes import (
     sliced,
     slices_of,
 )
-from mpiarray.ops.common import BatchAxis, check_kind
+from mpiarray.ops.common import BatchAxis, Parts, check_kind
 from mpiarray.ops.gather import gather, natural_sharding, operand_sums, operand_type, scatter
 from mpiarray.ops.linear import (
     batch_to,
@@ -198,7 +198,8 @@ def _pad_pieces(ctx: Any, avals: Sequence[ShapedArray], *, padding_config: Confi
     source, target = slices_of(runs)
     around = rest_of(shape, target)
     sizes = [sizes_of(box) for box in around]
-    return [target, *around], lambda x, value: [x[source], *(np.broadcast_to(value, n) for n in sizes)]
+    places = [(0, tuple(s.start for s in source)), *(None for _ in around)]
+    return Parts([target, *around], lambda x, value: [x[source], *(np.broadcast_to(value, n) for n in sizes)], places)
 
 
 _pad_impl.pieces = _pad_pieces  # type: ignore[attr-defined]

@@ -234,7 +234,8 @@ def test_bounds_of_values_in_pieces():
 
 
 class Late:
-    """A message that comes, and leaves, at the last moment: what is read before is a NaN, what is sent is what lies there then."""
+    """A message that comes, and leaves, at the last moment: what is read before is a NaN, what is sent is what lies there then
+    (but where it should leave from a copy)."""
 
     def __init__(self, finish, result=None):
         self.finish, self.result, self.done = finish, result, False
@@ -250,14 +251,15 @@ class Late:
 def late_messages(monkeypatch):
     Late.waits = 0
 
-    def exchange(group, sends, recvs):
+    def exchange(group, sends, recvs, *, copied=False):
+        sends = [(peer, x.copy() if copied else x) for peer, x in sends]
         for _, x in recvs:
             x.fill(np.nan)
         return Late(lambda: collectives.exchange(group, sends, recvs))
 
-    def permute(group, perm):
+    def permute(group, perm, *, copied=False):
         def start(x):
-            out = np.full_like(x, np.nan)
+            x, out = x.copy() if copied else x, np.full_like(x, np.nan)
             return Late(lambda: collectives.permute(group, x, perm, out=out), out)
 
         return start
