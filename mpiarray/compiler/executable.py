@@ -9,7 +9,7 @@ is forgotten after its last use.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,10 +17,11 @@ import numpy as np
 
 from mpiarray import memory
 from mpiarray.comm import prepared, stats, watch
-from mpiarray.compiler import observe, quiet
+from mpiarray.compiler import observe, quiet, shifted
 from mpiarray.compiler.cost import nbytes
 from mpiarray.compiler.pieces import Pieces, boxes_of, find, late_of, origins_of, sources_of
 from mpiarray.compiler.reuse import Dead, ends_of, overwritable
+from mpiarray.compiler.shifted import Over
 from mpiarray.config import config
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var, uses_of
@@ -31,7 +32,8 @@ from mpiarray.ops import fused_update
 from mpiarray.ops.fused_update import fusion_update
 from mpiarray.ops.in_place import OVERWRITING
 from mpiarray.ops.sum_update import psum_update
-from mpiarray.ops.tiles import Tiled, fusion, kernel_of, ufunc_of, writer_of
+from mpiarray.ops.sweeps import overwriting, tiled
+from mpiarray.ops.tiles import fusion, kernel_of, ufunc_of, writer_of
 from mpiarray.types import dtypes
 from mpiarray.types.mesh import AbstractMesh
 
@@ -79,9 +81,13 @@ class Executable:
             found = self.contexts[mesh] = DeviceContext(ids, mesh, self.rank, self.compile)
         return found
 
-    def compile(self, local: ClosedJaxpr) -> Run:
-        """A program of blocks that a step of this one runs (the body of a loop), prepared on the same devices."""
-        return _Writer(self, local.jaxpr, local.consts, False).function()
+    def compile(self, local: ClosedJaxpr, carries: Mapping[int, int] | None = None) -> Run:
+        """A program of blocks that a step of this one runs (the body of a loop), prepared on the same devices.
+
+        `carries`: results that are arguments of the next run, by their numbers.  Where they could be written over these, the
+        function has an attribute `overwrites`, and a parameter `own`: whether the arguments are what a run before gave.
+        """
+        return _Writer(self, local.jaxpr, local.consts, False, carries=carries).function()
 
     def prepare(self, eqn: Eqn) -> Run:
         """The function of blocks that an equation is; one that tells a trace when it ran, while one is recorded."""
@@ -106,6 +112,7 @@ class _Writer:
         consts: Sequence[Any],
         complete: bool,
         owned: Collection[int] = (),
+        carries: Mapping[int, int] | None = None,
     ):
         self.executable, self.jaxpr, self.complete = executable, jaxpr, complete
         self.source = Source("program", [f"a{k}" for k in range(len(jaxpr.invars))])
@@ -121,6 +128,9 @@ class _Writer:
         self.allocated = 0
         pieces = find(jaxpr, executable.context)
         origins = origins_of(jaxpr, pieces)
+        # groups that may write over an array of which they read shifted parts, and whether one does so only where the caller says it
+        self.over = {} if observe.observing else shifted.find(jaxpr, pieces, self.owned, carries)
+        self.asks = False
         self.runs = [self._prepared(eqn, pieces, origins) for eqn in jaxpr.eqns]
         self.computes = not all(
             getattr(run, "moves", False) for run in self.runs
@@ -143,6 +153,8 @@ class _Writer:
             line("finally:")
             line(f"    {value(state.reset)}(token)")
         run = self.source.function()
+        if self.asks:
+            return overwriting(run)
         return quiet.with_errstate(run) if self.complete and self.computes and quiet.STATE is None else run
 
     def _packed(self, runs: Sequence[Run]) -> None:
@@ -165,15 +177,16 @@ class _Writer:
 
     def _prepared(self, eqn: Eqn, pieces: dict[Var, Pieces], origins: dict[Any, Any]) -> Run:
         """A step; one that gives, or takes, values in pieces."""
+        over = self.over.get(eqn)
         if eqn.op is fusion:
             dead = self.dead.get(eqn, Dead())
             given: dict[str, Any] = {"pieces": boxes_of(eqn, pieces), "sources": sources_of(eqn, origins)}
-            given["late"] = late_of(eqn, pieces)
-            return observe.step(Tiled(**eqn.params, **given, dead=dead.over, lent=dead.lent), eqn)
+            given |= {"late": late_of(eqn, pieces), "shifts": over.shifts if over else None}
+            return observe.step(tiled(**eqn.params, **given, dead=dead.over, lent=dead.lent), eqn)
         if eqn.op is fusion_update:
             context = self.executable.context(eqn.mesh)
             given = {"pieces": boxes_of(eqn, pieces), "sources": sources_of(eqn, origins)}
-            given["late"] = late_of(eqn, pieces)
+            given |= {"late": late_of(eqn, pieces), "reads": over.shifts.reads if over else None}
             return observe.step(fused_update.prepare(context, **eqn.params, **given), eqn)
         if len(eqn.outvars) == 1 and eqn.outvars[0] in pieces:
             return observe.step(pieces[eqn.outvars[0]].run, eqn)
@@ -187,6 +200,7 @@ class _Writer:
         runs = self.runs
         self._packed(runs)
         last: dict[Any, int] = {v: k for k, e in enumerate(self.jaxpr.eqns) for v in (*e.invars, *e.outvars)}
+        last |= {self.over[e].array: k for k, e in enumerate(self.jaxpr.eqns) if e in self.over}
         kept = {v for v in self.jaxpr.outvars if not isinstance(v, Literal)}
         for k, (eqn, run) in enumerate(zip(self.jaxpr.eqns, runs)):
             if self._foldable(eqn):
@@ -232,6 +246,8 @@ class _Writer:
             if run in self.until:
                 operands.append(f"copied={self.copied[run]}")
                 run = run.in_place  # type: ignore[attr-defined]
+        if eqn in self.over and getattr(run, "overwrites", False):
+            operands.append(f"over={self._array_of(self.over[eqn])}")
         call = self._typed(eqn, run, operands) or f"{self.source.value(run)}({', '.join(operands)})"
         for v in eqn.outvars:
             self.names[v] = f"v{len(self.names)}"
@@ -257,6 +273,16 @@ class _Writer:
         value, (name,) = self.source.value, operands
         now = f"{value(config)}.generation == {config.generation} and not {value(stats)}.active"
         return f"{value(step)}({name}) if {name}.flags.c_contiguous and {now} else {value(run)}({name})"
+
+    def _array_of(self, over: Over) -> str:
+        """The array that a group writes over, or None."""
+        name = self._read(over.array)
+        if not over.asks:
+            return name
+        if not self.asks:
+            self.asks = True
+            self.source.parameter("own=False")
+        return f"{name} if own else None"
 
     def _place(self, eqn: Eqn, run: Run) -> str | None:
         """Where the result of an equation is to be written: in a message, or for a large one in new memory that is aligned."""

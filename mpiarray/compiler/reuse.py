@@ -65,13 +65,13 @@ def overwritable(jaxpr: Jaxpr, owned: Collection[int] = ()) -> dict[Eqn, Dead]:
         last = [n for n, v in enumerate(eqn.invars) if v in ends and ends[v] == k and alone[n]]
         over = sorted((n for n in last if eqn.invars[n] in own), key=lambda n: eqn.invars[n] not in arguments)
         lent = [n for n in last if eqn.invars[n] in parts]
-        if (over or lent) and (_makes_new(eqn) or (eqn.op in OVERWRITING and 0 in over)):
+        if (over or lent) and (makes_new(eqn) or (eqn.op in OVERWRITING and 0 in over)):
             found[eqn] = Dead(tuple(over), tuple(lent))
         if all(v in constant for v in operands):
             constant.update(eqn.outvars)
         elif eqn.op is psum_many:
             parts.update(eqn.outvars)
-        elif _makes_new(eqn):
+        elif makes_new(eqn):
             own.update(v for v in eqn.outvars if eqn.op in _NEW or _is_aligned(eqn))
         elif eqn.op in OVERWRITING and eqn in found:
             own.update(eqn.outvars)
@@ -80,7 +80,7 @@ def overwritable(jaxpr: Jaxpr, owned: Collection[int] = ()) -> dict[Eqn, Dead]:
     return found
 
 
-def _makes_new(eqn: Eqn) -> bool:
+def makes_new(eqn: Eqn) -> bool:
     """Whether the results of an equation are new arrays, and no views of operands."""
     return eqn.op in _NEW or eqn.op is psum_many or ufunc_of(eqn) is not None
 
@@ -96,9 +96,9 @@ def ends_of(jaxpr: Jaxpr) -> dict[Any, float]:
     for k in reversed(range(len(jaxpr.eqns))):
         eqn = jaxpr.eqns[k]
         until: float = k
-        if any(True for _ in subjaxprs(eqn.params)) and eqn.op is not fusion:
+        if any(True for _ in subjaxprs(eqn.params)) and eqn.op not in (fusion, fusion_update):
             until = math.inf  # loops may keep a block for the next iteration, and give it back as their result
-        elif not _makes_new(eqn) and eqn.op not in OVERWRITING:
+        elif not makes_new(eqn) and eqn.op not in OVERWRITING:
             until = max((k, *(ends.get(v, k) for v in eqn.outvars)))
         for v in eqn.invars:
             if not isinstance(v, Literal):

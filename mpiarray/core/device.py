@@ -17,7 +17,8 @@ from mpiarray.types.mesh import AbstractMesh
 class DeviceContext:
     """One device of a mesh: `device_ids` are the world ranks in the mesh's flat order, `rank` is this process's.
 
-    compile  what prepares a jaxpr of blocks (`compile(closed)(*blocks)` gives a list), for ops that carry one
+    compile  what prepares a jaxpr of blocks (`compile(closed)(*blocks)` gives a list), for ops that carry one; also told
+             which results of a loop's body are which of its next arguments (`compiler.executable`)
     """
 
     __slots__ = ("compile", "coords", "device_ids", "mesh", "position")
@@ -27,7 +28,7 @@ class DeviceContext:
         device_ids: tuple[int, ...],
         mesh: AbstractMesh,
         rank: int,
-        compile: Callable[[Any], Callable[..., Any]] | None = None,
+        compile: Callable[..., Callable[..., Any]] | None = None,
     ):
         if rank not in device_ids:
             raise InternalError(f"rank {rank} is not one of the devices {device_ids}")

@@ -34,6 +34,10 @@ class Source:
             self.values[found] = x
         return found
 
+    def parameter(self, text: str) -> None:
+        """One more parameter, after the others."""
+        self.lines[0] = f"{self.lines[0].removesuffix('):')}{'' if self.lines[0].endswith('():') else ', '}{text}):"
+
     def line(self, text: str) -> None:
         self.lines.append("    " * self._indent + text)
 

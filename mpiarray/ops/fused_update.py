@@ -8,7 +8,7 @@ belong to other ranks are computed where they are sent from.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from mpiarray.core.device import DeviceContext
 from mpiarray.core.jaxpr import Jaxpr
 from mpiarray.core.op import Out, Undefined, define
 from mpiarray.core.plan import Plan, mesh_order, replicated
+from mpiarray.ops import sweeps
 from mpiarray.ops.boxes import (
     Blocks,
     Box,
@@ -34,7 +35,7 @@ from mpiarray.ops.boxes import (
     table,
 )
 from mpiarray.ops.inside import own_part
-from mpiarray.ops.tiles import Shape, Tiled
+from mpiarray.ops.tiles import Shape
 
 _NEVER = Undefined("groups are made after differentiation and batching, of blocks")
 
@@ -77,6 +78,18 @@ def _table(
     return mine, None if is_local(ctx.mesh.shape_tuple, (move,), (source,), targets) else ctx.group(axes)
 
 
+def _shifts(mine: Table, base: Shape, reads: Mapping[int, Any]) -> sweeps.Shifts | None:
+    """How far from the elements that are written those lie that are read; None where more than one box of this device is written."""
+    if mine.sends or mine.recvs or len(mine.copies) != 1:
+        return None
+    (piece,) = mine.copies
+    moved = [t.start - s.start for s, t in zip(piece.source, piece.target)]
+    parts = {
+        k: [None if r is None else tuple(a - b for a, b in zip(r, moved)) for r in found] for k, found in reads.items()
+    }
+    return sweeps.Shifts(0, parts, base, tuple(moved))
+
+
 def prepare(
     ctx: DeviceContext,
     *,
@@ -89,15 +102,35 @@ def prepare(
     pieces: Any = None,
     sources: Any = None,
     late: Any = None,
+    reads: Any = None,
 ) -> Callable[..., Any]:
-    """The function of (array, operands of the group)."""
+    """The function of (array, operands of the group); `over=array` writes over it.
+
+    `reads`, where that is wanted: for the operands that are parts of the array how far their elements lie beyond the group's.
+    """
     mine, group = _table(ctx, base, shape, starts, moves, part)
     boxes = [p.source for p in (*mine.copies, *mine.sends)]
     direct = part is not None or each_once(boxes, shape)
-    tiled = Tiled(jaxpr, shape, pieces, boxes if direct else None, sources, late=late)
+    shifts = _shifts(mine, base, reads) if direct and reads is not None else None
+    tiled = sweeps.tiled(
+        jaxpr, shape, shifts, pieces=pieces, targets=boxes if direct else None, sources=sources, late=late
+    )
     written = [p.target for p in (*mine.copies, *mine.recvs)]
     kept = rest_of(base, bounds_of(written, base))
     lengths = [sizes_of(p.source) for p in mine.sends]
+
+    if isinstance(tiled, sweeps.Swept):
+        swept = tiled
+
+        def run_over(array: Any, *blocks: Any, over: Any = None) -> np.ndarray:
+            if over is None:
+                over = memory.empty(base, array.dtype)
+                for box in kept:
+                    over[box] = array[box]
+            swept(*blocks, [over[p.target] for p in mine.copies], over=over)
+            return over
+
+        return sweeps.overwriting(run_over)
 
     def run(array: Any, *blocks: Any) -> np.ndarray:
         out = memory.empty(base, array.dtype)

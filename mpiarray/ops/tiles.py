@@ -85,36 +85,36 @@ _UNCUT_BYTES = _shared_bytes() // 2
 _BOUNDS = 16384  # elements from which numpy's maximum of an array and a number is better one of two arrays
 
 
-class _Scan(NamedTuple):
+class Scan(NamedTuple):
     """Which parts of the arrays a tile is, for one shape that is sliced: one index and the tile's shape per tile."""
 
     indices: list[tuple[slice, ...]]
     shapes: list[Shape]
 
 
-def scan(shape: Shape, size: int, cuts: Sequence[Sequence[int]] = (), only: Sequence[Box] | None = None) -> _Scan:
+def scan(shape: Shape, size: int, cuts: Sequence[Sequence[int]] = (), only: Sequence[Box] | None = None) -> Scan:
     """Tiles of at most about `size` elements: whole trailing dims, a part of one dim, single steps along those before it.
 
     `cuts`: for each dim the places that no tile may reach across; `only`: boxes out of which there are no tiles.
     """
-    out = _Scan([], [])
+    out = Scan([], [])
     ends = (
         [sorted({0, n, *c}) for n, c in itertools.zip_longest(shape, cuts, fillvalue=())]
         if cuts
         else [[0, n] for n in shape]
     )
     for corner in itertools.product(*(itertools.pairwise(e) if len(e) > 1 else [(0, 0)] for e in ends)):
-        if only is not None and not any(_lies_in(corner, box) for box in only):
+        if only is not None and not any(lies_in(corner, box) for box in only):
             continue
-        _scan_box(out, [a for a, _ in corner], tuple(b - a for a, b in corner), size)
+        scan_box(out, [a for a, _ in corner], tuple(b - a for a, b in corner), size)
     return out
 
 
-def _lies_in(ends: Iterable[tuple[int, int]], box: Box) -> bool:
+def lies_in(ends: Iterable[tuple[int, int]], box: Box) -> bool:
     return all(s.start <= a and b <= s.stop for (a, b), s in zip(ends, box))
 
 
-def _scan_box(out: _Scan, corner: Sequence[int], shape: Shape, size: int) -> None:
+def scan_box(out: Scan, corner: Sequence[int], shape: Shape, size: int) -> None:
     inner, cut = 1, len(shape) - 1
     while cut > 0 and inner * shape[cut] <= size:
         inner *= shape[cut]
@@ -197,6 +197,7 @@ class Tiled:
     rows     how many of the last dims each tile has whole (0: none need to be)
     late     for operands in pieces that are an `comm.halves.Arriving` the numbers of the pieces that may still be on their way:
              tiles of these come last, after a wait
+    delayed  the result that is not written when its tile is computed (`ops.sweeps`)
     """
 
     def __init__(
@@ -210,6 +211,7 @@ class Tiled:
         lent: Collection[int] = (),
         rows: int = 0,
         late: Mapping[int, Collection[int]] | None = None,
+        delayed: Any = None,
     ):
         self.jaxpr = jaxpr
         self.shape = shape
@@ -218,21 +220,23 @@ class Tiled:
         self.targets = targets
         self.pieces = {jaxpr.invars[k]: boxes for k, boxes in (pieces or {}).items()}
         self.late = late or {}
+        self.delayed = delayed
         made = {v for e in jaxpr.eqns for v in e.outvars}
         self.views = {e.outvars[0]: e for e in jaxpr.eqns if e.op is broadcast_in_dim and e.invars[0] not in made}
         self.steps = comparisons_first([e for e in jaxpr.eqns if e.outvars[0] not in self.views])
         self.by_row = {e.outvars[0] for e in self.steps if rows and self._is_by_row(e)}
         self.steps = with_factors(self.steps, jaxpr.outvars, self.is_full, self._summed())
+        self.steps.sort(key=lambda e: e.outvars[0] is delayed)
         ends = [e for e in self.steps if e.outvars[0] not in self.by_row]
         self.sums = {e.outvars[0]: accumulator(e) for e in ends if e.op.name in COMBINE}
         self.moments = {e.outvars[0]: dtypes.storage(e.invars[0].aval.dtype) for e in ends if e.op is moments}
         self.results = [v for v in jaxpr.outvars if v not in self.sums and v not in self.moments]
         kept = {*self.results, *self.sums, *self.moments, *self.views, *self.by_row}
-        whole = [v for v in self.results if v not in self.by_row]
+        whole = [v for v in self.results if v not in self.by_row and v is not delayed]
         self.buffers = Buffers(self.steps, whole, kept, self._writable(dead), self._writable(lent))
         self.over = self.buffers.over
         self.size = self._tile_size()
-        self._flat = _Writer(self, (math.prod(shape),)).function() if self._may_be_flat() else None
+        self._flat = Writer(self, (math.prod(shape),)).function() if self._may_be_flat() else None
         self._sliced = [k for k, v in enumerate(jaxpr.invars) if v.aval.shape == shape]
 
     def _is_by_row(self, eqn: Eqn) -> bool:
@@ -271,11 +275,17 @@ class Tiled:
         if each * elements <= _UNCUT_BYTES and not joined:
             return max(1, elements)
         row = math.prod(self.shape[len(self.shape) - self.rows :]) if self.rows else 1
-        return max(_FEWEST, min(_MOST, (_ROWS_BYTES if self.rows else 2 * CACHE_BYTES) // each), row)
+        most = min(_MOST, (_ROWS_BYTES if self.rows else 2 * CACHE_BYTES) // each)
+        return max(_FEWEST, 2 * most if self._is_stencil() else most, row)
+
+    def _is_stencil(self) -> bool:
+        """Whether shifted parts of one array meet: measured, tiles may be larger then, of which rows are in the first-level cache."""
+        whole = [s for v, s in zip(self.jaxpr.invars, self.sources) if v.aval.shape == self.shape]
+        return len(whole) > len(set(whole)) + 1
 
     def _bytes_per_element(self) -> int:
         arrays = {s: v for v, s in zip(self.jaxpr.invars, self.sources) if v.aval.shape == self.shape}
-        new = [r for r in self.results if r not in self.over and r not in self.by_row]
+        new = [r for r in self.results if r not in self.over and r not in self.by_row and r is not self.delayed]
         scratch = [d.itemsize for d in self.moments.values()]
         return sum((*self.buffers.itemsizes, *scratch)) + sum(
             dtypes.storage(v.aval.dtype).itemsize for v in (*arrays.values(), *new)
@@ -319,11 +329,13 @@ class Tiled:
     @cached_property
     def _in_dims(self) -> Callable[..., Any]:
         """For blocks that are not flat: most groups that may be flat never need it."""
-        return _Writer(self, self.shape).function()
+        return Writer(self, self.shape).function()
 
 
-class _Writer:
+class Writer:
     """The text of a runner for tiles of arrays of `shape` (the group's, or its flat one)."""
+
+    more: Sequence[str] = ()  # parameters after the operands
 
     def __init__(self, tiled: Tiled, shape: Shape):
         self.tiled = tiled
@@ -334,7 +346,7 @@ class _Writer:
         self.tiles = scan(shape, tiled.size, cuts, tiled.targets)
         self.single = len(self.tiles.indices) == 1 and not any(boxes)  # then nothing is sliced, and sums are not joined
         self._t = "0" if self.single else "t"
-        given = [] if tiled.targets is None else ["into"]
+        given = [*([] if tiled.targets is None else ["into"]), *self.more]
         self.source = Source("fusion", [*(f"a{k}" for k in range(len(tiled.jaxpr.invars))), *given])
         self.names: dict[Any, str] = {v: f"a{k}" for k, v in enumerate(tiled.jaxpr.invars)}
         self.sliced: list[tuple[str, str]] = []  # what the loop slices: name in the tile, indices
@@ -371,10 +383,7 @@ class _Writer:
         line, value, tiled = self.source.line, self.source.value, self.tiled
         if tiled.buffers.dtypes:
             line(f"w_ = w[{self._t}]")
-        for name, indices in self.sliced:
-            line(f"{name}_ = {name}[{indices}[i]]")
-        for name, numbers, indices in self.in_pieces:
-            line(f"{name}_ = {name}[{numbers}[i]][{indices}[i]]")
+        self._parts()
         parts = {f"{name}_" for name, *_ in (*self.sliced, *self.in_pieces)} if copied else set()
         operands = [self.names[v] for v in (*tiled.jaxpr.invars, *tiled.views) if tiled.is_full(v) and v in self.names]
         results = dict.fromkeys(self.names[v] for v in tiled.results) if copied else {}
@@ -386,6 +395,13 @@ class _Writer:
             self._step(eqn)
         for name in results:
             line(f"{name}out[...] = {name}")
+
+    def _parts(self) -> None:
+        """The parts of arrays that a tile is."""
+        for name, indices in self.sliced:
+            self.source.line(f"{name}_ = {name}[{indices}[i]]")
+        for name, numbers, indices in self.in_pieces:
+            self.source.line(f"{name}_ = {name}[{numbers}[i]][{indices}[i]]")
 
     def _late_tiles(self) -> set[int]:
         """Tiles that read what may still be on its way."""

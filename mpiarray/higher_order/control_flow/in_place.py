@@ -8,11 +8,13 @@ be used after the update: the results of all equations are taken for views but f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from mpiarray.core.device import DeviceContext
 from mpiarray.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
 from mpiarray.ops.in_place import OVERWRITING
 from mpiarray.ops.tiles import ufunc_of
@@ -66,6 +68,17 @@ def _alone(jaxpr: Jaxpr, k: int, carry: Var, updates: Sequence[Eqn], count: int)
     results = [v for n, v in enumerate(jaxpr.outvars) if n != k and isinstance(v, Var) and v in views]
     others = [v for n, v in enumerate(jaxpr.outvars[:count]) if n != k and isinstance(v, Var) and v in views]
     return not others and all(views[v] == state for v in results)
+
+
+def compiled(ctx: DeviceContext, body: ClosedJaxpr, first: int, count: int) -> Callable[[bool], Callable[..., Any]]:
+    """The body of a loop, prepared: from whether the carry is what an iteration before gave, the function of its blocks.
+
+    From the second iteration on a stencil may then write over the carry that it reads (`ops.sweeps`).
+    """
+    assert ctx.compile is not None, "loops are steps of executables"
+    run = ctx.compile(body, {k: first + k for k in range(count)})
+    again = partial(run, own=True) if getattr(run, "overwrites", False) else run
+    return lambda own: again if own else run
 
 
 def owned_blocks(blocks: Sequence[Any], owned: Sequence[int]) -> list[Any]:

@@ -17,7 +17,7 @@ from mpiarray.core.op import Op, Out, define
 from mpiarray.core.plan import Plan, mesh_of
 from mpiarray.core.value import aval_of
 from mpiarray.higher_order.control_flow import lowering, scan_rules
-from mpiarray.higher_order.control_flow.in_place import overwriting, owned_blocks
+from mpiarray.higher_order.control_flow.in_place import compiled, overwriting, owned_blocks
 from mpiarray.higher_order.control_flow.lowering import stacked_aval
 from mpiarray.higher_order.control_flow.unrolling import unrolled
 from mpiarray.higher_order.kept import Kept, Policy, kept_body
@@ -91,7 +91,7 @@ def _build(
 ) -> Callable[..., Any]:
     assert ctx.compile is not None, "loops are steps of executables"
     prepared, owned = overwriting(jaxpr, num_consts, num_carry)
-    body = ctx.compile(prepared)
+    body = compiled(ctx, prepared, num_consts, num_carry)
     stacks = [((length, *a.shape), lowering.block_dtype(a)) for a in jaxpr.out_avals[num_carry:]]
     order = range(length)[::-1] if reverse else range(length)
     first = num_consts + num_carry
@@ -100,12 +100,15 @@ def _build(
         consts, xs = blocks[:num_consts], blocks[first:]
         carry: Sequence[Any] = owned_blocks(blocks[num_consts:first], owned)
         ys = [np.empty(shape, dtype) for shape, dtype in stacks]
+        step = body(False)
         if not xs and not ys:
             for _ in order:
-                carry = body(*consts, *carry)
+                carry = step(*consts, *carry)
+                step = body(True)
             return list(carry)
         for i in order:
-            outs = body(*consts, *carry, *[x[i] for x in xs])
+            outs = step(*consts, *carry, *[x[i] for x in xs])
+            step = body(True)
             carry = outs[:num_carry]
             for y, out in zip(ys, outs[num_carry:]):
                 y[i] = out

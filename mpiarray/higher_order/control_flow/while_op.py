@@ -14,7 +14,7 @@ from mpiarray.core.plan import Plan, mesh_of
 from mpiarray.core.trace import current
 from mpiarray.higher_order.control_flow import lowering
 from mpiarray.higher_order.control_flow.divergence import check_meeting, communicating_axes
-from mpiarray.higher_order.control_flow.in_place import overwriting, owned_blocks
+from mpiarray.higher_order.control_flow.in_place import compiled, overwriting, owned_blocks
 from mpiarray.higher_order.control_flow.scan_rules import three
 from mpiarray.higher_order.control_flow.select import any_of, choose
 from mpiarray.higher_order.control_flow.values import concrete
@@ -76,14 +76,17 @@ def _build(
 ) -> Callable[..., Any]:
     assert ctx.compile is not None, "loops are steps of executables"
     prepared, owned = overwriting(body_jaxpr, body_nconsts, len(body_jaxpr.out_avals))
-    cond, body = ctx.compile(cond_jaxpr), ctx.compile(prepared)
+    cond = ctx.compile(cond_jaxpr)
+    body = compiled(ctx, prepared, body_nconsts, len(body_jaxpr.out_avals))
     first = cond_nconsts + body_nconsts
 
     def run(*blocks: Any) -> list[Any]:
         cond_consts, body_consts = blocks[:cond_nconsts], blocks[cond_nconsts:first]
         carry = owned_blocks(blocks[first:], owned)
+        step = body(False)
         while cond(*cond_consts, *carry)[0]:
-            carry = body(*body_consts, *carry)
+            carry = step(*body_consts, *carry)
+            step = body(True)
         return list(carry)
 
     return run
