@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,10 +25,12 @@ import numpy as np
 from mpiarray import memory
 from mpiarray.core.jaxpr import Eqn, Jaxpr
 from mpiarray.core.value import Literal
+from mpiarray.ops.select import choose, select_n
 from mpiarray.ops.tile_steps import writer_of
 from mpiarray.ops.tiles import Scan, Shape, Tiled, Writer, cuts_of, lies_in, scan_box, within
 from mpiarray.types import dtypes
 
+_NARROW = 64  # a region is narrow where rows are at least so many times as long
 _LATE = 8  # at most one element in so many may be computed out of order
 
 
@@ -85,10 +87,21 @@ class Swept(Tiled):
         self.reads = {jaxpr.invars[k]: found for k, found in shifts.reads.items()}
         super().__init__(jaxpr, shape, delayed=jaxpr.outvars[shifts.result], **params)
 
-    @property
-    def final(self) -> Eqn:
-        """The step that is delayed."""
-        return self.steps[-1]
+    @cached_property
+    def tail(self) -> list[Eqn]:
+        """The steps that are delayed: the last one, and where it only chooses by a mask of rows between what is there and what the
+        one before makes, this one too, which then writes where the mask is the same for all of a tile."""
+        final, before = self.steps[-1], self.steps[-2:-1]
+        if not before or final.op is not select_n or len(final.invars) != 3 or before[0].outvars[0] not in final.invars:
+            return [final]
+        mask, *cases = final.invars
+        new = before[0].outvars[0]
+        old = next((v for v in cases if v is not new), new)
+        reads = [read for k in (old,) if not isinstance(k, Literal) for read in self.reads.get(k, ())]
+        narrow = not isinstance(mask, Literal) and mask.aval.dtype == np.bool_ and not self.is_full(mask)
+        alone = [v for e in self.steps for v in e.invars].count(new) == 1 and new not in self.jaxpr.outvars
+        able = narrow and alone and reads and not any(read is None or any(read) for read in reads)
+        return [before[0], final] if able and writer_of(before[0]) is not None else [final]
 
     @cached_property
     def bands(self) -> Bands | None:
@@ -96,15 +109,16 @@ class Swept(Tiled):
         return self._bands() if self._may_wait() else None
 
     def _may_wait(self) -> bool:
-        """Whether the step that makes the result reads nothing that is gone when it is done late."""
-        final, delayed = self.final, self.delayed
+        """Whether the steps that make the result read nothing that is gone when they are done late."""
+        final, delayed = self.steps[-1], self.delayed
         if final.outvars[0] is not delayed or writer_of(final) is None or list(self.jaxpr.outvars).count(delayed) > 1:
             return False
         if any(v is delayed for e in self.steps for v in e.invars):
             return False
         made = {v for e in self.steps for v in e.outvars}
-        for v in final.invars:
-            if isinstance(v, Literal):
+        inner = {e.outvars[0] for e in self.tail}
+        for v in (v for e in self.tail for v in e.invars):
+            if isinstance(v, Literal) or v in inner:
                 continue
             if v in made and not isinstance(self.buffers.of.get(v), int) and v not in self.results:
                 return False
@@ -147,6 +161,9 @@ class Swept(Tiled):
     def _is_written(self, corner: Any) -> bool:
         return self.targets is None or any(lies_in(corner, box) for box in self.targets)
 
+    def _is_narrow(self, sizes: Shape) -> bool:
+        return len(sizes) > 1 and _NARROW * sizes[-1] <= self.shape[-1]
+
     def _pieces_in(self, corner: Any) -> list[tuple[int, int, Any]]:
         """Of operands that have pieces, or are parts of the array: (operand, piece, how far off) for a region."""
         found = []
@@ -157,7 +174,13 @@ class Swept(Tiled):
         return found
 
     def _is_late(self, corner: Any, height: int) -> bool:
-        """Whether a region waits for messages, or reaches back further than to the band before."""
+        """Whether a region waits for messages, or reaches back further than to the band before.
+
+        Also some columns of a long region: in bands, each of their elements is a line of the cache that others push out.
+        """
+        sizes = tuple(b - a for a, b in corner)
+        if sizes[0] > height and self._is_narrow(sizes):
+            return True
         return any(
             piece in self.late.get(k, ()) or (read is not None and read[0] < -height)
             for k, piece, read in self._pieces_in(corner)
@@ -231,7 +254,8 @@ class _Sweep(Writer):
             self.source.indent()
             line(f"w_ = w[{2 * sides}][t]")
             self._tile_but_last(kept=True)
-            self._step(tiled.final)
+            for eqn in tiled.tail:
+                self._step(eqn)
             self.source.indent(-1)
         line(f"{value(spare)}.append(w)")
         line(f"return [{', '.join(results)}]")
@@ -299,18 +323,40 @@ class _Sweep(Writer):
         self.source.indent(-1)
 
     def _tile_but_last(self, kept: bool = False) -> list[str]:
-        """The statements for one tile but for the last step, whose operands' names are given; None for literals is left out."""
+        """The statements for one tile but for the delayed steps, the names of whose operands are given."""
         self._parts()
         if kept and (shifted := self._shifted()):
             self.source.line(f"{', '.join(name for _, name in shifted)}, = found")
-        for eqn in self.tiled.steps[:-1]:
+        tail = self.tiled.tail
+        for eqn in self.tiled.steps[: -len(tail)]:
             self._step(eqn)
-        return [self.names[v] for v in self.tiled.final.invars if not isinstance(v, Literal)]
+        inner = {e.outvars[0] for e in tail}
+        read = [v for e in tail for v in e.invars if not isinstance(v, Literal) and v not in inner]
+        return [self.names[v] for v in read]
 
     def _write(self, operands: Sequence[str], tiles: str) -> None:
-        """Do the last step for tiles that are computed."""
-        value, final = self.source.value, self.tiled.final
+        """Do the delayed steps for tiles that are computed."""
+        value, tail = self.source.value, self.tiled.tail
         names = {name: f"y{n}" for n, name in enumerate(dict.fromkeys(operands))}
-        ins = [value(v.val) if isinstance(v, Literal) else names[self.names[v]] for v in final.invars]
+        text = lambda v: value(v.val) if isinstance(v, Literal) else names[self.names[v]]
+        ins = [text(v) for v in tail[0].invars]
+        writer: Any = writer_of(tail[0])
+        if len(tail) == 2:
+            mask, no, yes = tail[1].invars
+            new = yes if yes is tail[0].outvars[0] else no
+            ins = [text(mask), text(no if new is yes else yes), *ins]
+            writer = partial(_written_where, writer, new is yes)
         self.source.line(f"for {', '.join(names.values())}, out in {tiles}:")
-        self.source.line(f"    {value(writer_of(final))}({', '.join(ins)}, out=out)")
+        self.source.line(f"    {value(writer)}({', '.join(ins)}, out=out)")
+
+
+def _written_where(
+    writer: Any, wanted: bool, mask: np.ndarray, old: np.ndarray, *operands: Any, out: np.ndarray
+) -> None:
+    """Write what `writer` makes where the mask is as wanted, and else what is there (`old`, which is `out`)."""
+    if mask.all() if wanted else not mask.any():
+        writer(*operands, out=out)
+    else:
+        new = writer(*operands, out=np.empty_like(out))
+        no, yes = (old, new) if wanted else (new, old)
+        choose(mask, no, yes, out)

@@ -276,7 +276,8 @@ class Tiled:
             return max(1, elements)
         row = math.prod(self.shape[len(self.shape) - self.rows :]) if self.rows else 1
         most = min(_MOST, (_ROWS_BYTES if self.rows else 2 * CACHE_BYTES) // each)
-        return max(_FEWEST, 2 * most if self._is_stencil() else most, row)
+        large = self._is_stencil() and elements >= 32 * most
+        return max(_FEWEST, 2 * most if large else most, row)
 
     def _is_stencil(self) -> bool:
         """Whether shifted parts of one array meet: measured, tiles may be larger then, of which rows are in the first-level cache."""
