@@ -353,10 +353,15 @@ def _pieces(ctx: DeviceContext, avals: Sequence[ShapedArray], *, moves: tuple[Mo
     filled = sum(math.prod(sizes_of(box)) for box in (*boxes, *others)) == math.prod(shape)
     late = range(len(mine.copies), len(boxes)) if group is not None else None
     size = sum(math.prod(b.length for b in blocks) for blocks in sources)
-    copied = _SHORT * sum(math.prod(s.stop - s.start for s in p.source) for p in mine.sends) <= size
+    copied = _SHORT * sum(math.prod(map(_length, p.source)) for p in mine.sends) <= size
     places = [_place_of(p) for p in mine.copies]
     known = None if None in places else [*places, *(None for _ in (*mine.recvs, *others))]
     return Parts([*boxes, *others], run, known, late, copied) if filled else None
+
+
+def _length(s: slice) -> int:
+    """The number of elements of a slice that may go backwards, to the first element."""
+    return len(range(s.start, -1 if s.stop is None else s.stop, s.step or 1))
 
 
 def _place_of(piece: Piece) -> tuple[int, tuple[int, ...]] | None:
