@@ -111,6 +111,12 @@ def measure(ours: Timed, hand: Timed | None, *, seconds: float) -> Times:
     return Times(*(max(rank[k] for rank in told) for k in range(4)))
 
 
+def together(found: Sequence[Times]) -> Times:
+    """Several measurements of one program as one: medians of the medians, and the best of all."""
+    medians = (statistics.median(getattr(t, name) for t in found) for name in ("ours", "hand"))
+    return Times(*medians, *(min(getattr(t, name) for t in found) for name in ("ours_best", "hand_best")))
+
+
 def _batch(side: Timed, calls: int) -> float:
     comm.barrier(comm.world_group())
     start = time.perf_counter()
