@@ -97,6 +97,28 @@ def test_wider_results_are_not_sent():
         assert taken(lowered(body, SQUARE, SQUARE)) == []
 
 
+def test_small_sums_wait_for_the_large_ones():
+    """Gradients of biases and the loss: one message, next to that of the weights, and not before the last product."""
+
+    def body(x, w, b, v, c):
+        out = jnp.tanh(x @ w + b) @ v + c
+        return lax.psum(jnp.sum(out**2), "x")
+
+    def step(x, w, b, v, c):
+        mapped = jax.shard_map(body, mesh=MESH, in_specs=(P("x"), P(), P(), P(), P()), out_specs=P())
+        value, slopes = jax.value_and_grad(mapped, argnums=(1, 2, 3, 4))(x, w, b, v, c)
+        return value, [p - 0.1 * s for p, s in zip((w, b, v, c), slopes)]
+
+    shapes = ((256, SIDE), SQUARE, (SIDE,), SQUARE, (SIDE,))
+    args = [jax.ShapeDtypeStruct(s, np.float32, sharding=jax.NamedSharding(MESH, P("x" if s[0] == 256 else None))) for s in shapes]  # fmt: skip
+    with jax.sharding.use_abstract_mesh(MESH):
+        text = jax.jit(step).lower(*args).compile().as_text()
+    assert taken(text) == ["multiply subtract"] * 2
+    rows = [row for row in text.splitlines() if " dot(" in row or " all-reduce(" in row]
+    assert [" dot(" in row for row in rows] == [True] * 5 + [False] * 3
+    assert rows[5].count("f32[") == 3
+
+
 @pytest.mark.mpi
 @pytest.mark.parametrize("shape", [(1,), (3, 5), (130, 77)])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "complex64"])

@@ -21,6 +21,7 @@ from mpiarray.core.jaxpr import Eqn, Jaxpr
 from mpiarray.core.value import Literal
 from mpiarray.ops.collectives import psum, psum_many
 from mpiarray.ops.manual import psum_invariant, unreduced_psum
+from mpiarray.ops.sum_update import psum_update
 from mpiarray.transforms.evaluate import has_effects
 
 _OVERLAPPED_BYTES = 2**22
@@ -70,14 +71,18 @@ def _groups(eqns: Sequence[Eqn], needs: Sequence[set[int]]) -> list[list[int]]:
 
 
 def _ordered(groups: Sequence[Sequence[int]], eqns: Sequence[Eqn]) -> list[Eqn]:
-    """The program with each group as one equation, where its last member stood, or as soon as it can be after that."""
+    """The program with each group as one equation, where its last member stood, or as soon as it can be after that.
+
+    Sums that nothing but results waits for go before the next update with a sum, where ranks wait for each other anyway.
+    """
     if not groups:
         return list(eqns)
     member = {k: group for group in groups for k in group}
-    merged = {k: eqn for k, eqn in enumerate(eqns) if k not in member}
+    merged: dict[float, Eqn] = {k: eqn for k, eqn in enumerate(eqns) if k not in member}
+    late = _Late(eqns)
     for group in groups:
         first = eqns[group[0]]
-        merged[group[-1]] = first.replace(
+        merged[late.place(group)] = first.replace(
             op=psum_many,
             invars=[eqns[k].invars[0] for k in group],
             outvars=[eqns[k].outvars[0] for k in group],
@@ -86,6 +91,28 @@ def _ordered(groups: Sequence[Sequence[int]], eqns: Sequence[Eqn]) -> list[Eqn]:
     keys = sorted(merged)
     new = [merged[k] for k in keys]
     return [new[k] for k in _sorted(needs_of(new))]
+
+
+class _Late:
+    """Which sums may come late, and how late."""
+
+    def __init__(self, eqns: Sequence[Eqn]):
+        self.eqns = eqns
+        self.places = [k for k, e in enumerate(eqns) if e.op is psum_update]
+        self.waiting: set[Any] = set()  # values that more than elementwise work waits for
+        if self.places:
+            for eqn in reversed(eqns):
+                plain = eqn.op.elementwise and not eqn.op.effects
+                if not plain or any(v in self.waiting for v in eqn.outvars):
+                    self.waiting.update(v for v in eqn.invars if not isinstance(v, Literal))
+
+    def place(self, group: Sequence[int]) -> float:
+        """Where the equation of a group goes."""
+        last = group[-1]
+        after = next((k for k in self.places if k > last), None)
+        if after is None or any(v in self.waiting for k in group for v in self.eqns[k].outvars):
+            return last
+        return after - 0.5
 
 
 def _sorted(needs: Sequence[set[int]]) -> list[int]:
