@@ -30,7 +30,7 @@ from mpiarray.ops.collectives import ppermute
 from mpiarray.ops.fused_update import fusion_update
 from mpiarray.ops.shape import concatenate
 from mpiarray.ops.slicing import slice_
-from mpiarray.ops.tiles import Box, cuts_of, fusion
+from mpiarray.ops.tiles import Box, cuts_of, fusion, needs_whole
 
 GROUPS = frozenset((fusion, fusion_update))
 _MOST_REGIONS = 64  # parts into which the pieces' borders may cut the tiles' space
@@ -199,7 +199,7 @@ def place_of(v: Any, start: Sequence[int], makers: Mapping[Any, Eqn], found: Col
 
 def _sliced_by(eqn: Eqn, v: Var) -> bool:
     """Whether an equation is a group that takes tiles of the value (and does not broadcast it, or need whole rows)."""
-    if eqn.op not in GROUPS or v.aval.shape != eqn.params["shape"] or eqn.params.get("rows"):
+    if eqn.op not in GROUPS or v.aval.shape != eqn.params["shape"] or needs_whole(eqn):
         return False
     operands = eqn.invars[eqn.op is fusion_update :]
     if eqn.op is fusion_update and eqn.invars[0] is v:

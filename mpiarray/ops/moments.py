@@ -24,6 +24,7 @@ import numpy as np
 from mpiarray import memory
 from mpiarray.core.op import Out, Undefined, define
 from mpiarray.core.plan import Plan, replicated
+from mpiarray.ops.column_moments import ColumnMoments
 from mpiarray.ops.row_reductions import sum_of_all
 from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
@@ -108,9 +109,16 @@ class Moments:
         return np.asarray([total, middle, squares], dtype)
 
 
+def collector(dtype: Any, most: int, ndim: int, axes: tuple[int, ...]) -> Moments | ColumnMoments:
+    """What takes tiles of blocks of so many dims, at most `most` elements each, that are reduced over all dims or the first ones."""
+    return Moments(dtype, most) if len(axes) == ndim else ColumnMoments(dtype, most, len(axes))
+
+
 def _moments(x: Any, *, axes: tuple[int, ...]) -> np.ndarray:
     x = np.asarray(x)
-    found = Moments(x.dtype, x.size)
+    if not x.size:
+        return np.zeros((3, *x.shape[len(axes) :]), wide(x.dtype))
+    found = collector(x.dtype, x.size, x.ndim, axes)
     found.add(x)
     return found.result()
 
@@ -118,8 +126,8 @@ def _moments(x: Any, *, axes: tuple[int, ...]) -> np.ndarray:
 def _squares_about(found: Any, c: Any, *, count: int, dtype: Any) -> np.ndarray:
     _, middle, squares = found
     if not count:
-        return np.zeros((), dtype)
-    far = np.abs(middle - np.asarray(c).reshape(()).astype(found.dtype))
+        return np.zeros(np.shape(squares), dtype)
+    far = np.abs(middle - np.asarray(c).reshape(np.shape(middle)).astype(found.dtype))
     return np.asarray(squares.real + count * far * far).astype(dtype)
 
 
@@ -128,7 +136,7 @@ def _define(name: str, type_rule: Callable[..., Out], impl: Callable[..., Any], 
         name,
         type_rule=type_rule,
         plan=lambda avals, **params: Plan(
-            tuple(replicated(a.ndim) for a in avals), (replicated(int(name == "moments")),)
+            tuple(replicated(a.ndim) for a in avals), (replicated(len(type_rule(*avals, **params).shape)),)
         ),
         impl=impl,
         jvp=_NEVER,
@@ -139,21 +147,21 @@ def _define(name: str, type_rule: Callable[..., Out], impl: Callable[..., Any], 
 
 
 def _moments_type(x: ShapedArray, *, axes: tuple[int, ...]) -> Out:
-    return Out((3,), wide(x.dtype))
+    return Out((3, *x.shape[len(axes) :]), wide(x.dtype))
 
 
-#: sum, mean and squared deviations of a block of floats or complex numbers, over all its dims
+#: sum, mean and squared deviations of a block of floats or complex numbers over all its dims, or of real ones over the first
 moments = _define("moments", _moments_type, _moments, "moments")
 
 #: the sum of them, of the block's dtype
 moments_sum = _define(
     "moments_sum",
-    lambda found, *, dtype: Out((), dtype),
+    lambda found, *, dtype: Out(found.shape[1:], dtype),
     lambda found, *, dtype: np.asarray(found[0]).astype(dtype),
     "moments-sum",
 )
 
-#: the sum of the squared distances of `count` elements from a number (of any shape with one element)
+#: the sum of the squared distances of `count` elements from a number, column by column (of any shape with so many elements)
 squares_about = _define(
-    "squares_about", lambda found, c, *, count, dtype: Out((), dtype), _squares_about, "squares-about"
+    "squares_about", lambda found, c, *, count, dtype: Out(found.shape[1:], dtype), _squares_about, "squares-about"
 )

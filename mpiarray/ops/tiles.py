@@ -33,7 +33,7 @@ from mpiarray.core.source import Source
 from mpiarray.core.value import Literal
 from mpiarray.errors import InternalError
 from mpiarray.ops.linear import broadcast_in_dim, reduce_sum, reshape, squeeze
-from mpiarray.ops.moments import Moments, moments
+from mpiarray.ops.moments import collector, moments
 from mpiarray.ops.reductions import reduce_and, reduce_max, reduce_min, reduce_or, reduce_prod, reduce_xor
 from mpiarray.ops.tile_steps import Buffers, comparisons_first, kernel_of, reducer_of, ufunc_of, with_factors, writer_of
 from mpiarray.types import dtypes
@@ -183,6 +183,14 @@ def joins_over_tiles(eqn: Eqn) -> bool:
     return eqn.op.name in COMBINE and dtype.kind in "biufc" and (dtype.kind not in "fc" or dtype.itemsize > 2)
 
 
+def needs_whole(eqn: Eqn) -> bool:
+    """Whether the tiles of a group must not be cut along some dims: rows, or the columns of moments."""
+    inner = eqn.params["jaxpr"].eqns
+    return bool(eqn.params.get("rows")) or any(
+        e.op is moments and len(e.params["axes"]) < e.invars[0].aval.ndim for e in inner
+    )
+
+
 # -- the runner -------------------------------------------------------------------------------------------------------
 
 
@@ -229,7 +237,7 @@ class Tiled:
         self.steps.sort(key=lambda e: e.outvars[0] is delayed)
         ends = [e for e in self.steps if e.outvars[0] not in self.by_row]
         self.sums = {e.outvars[0]: accumulator(e) for e in ends if e.op.name in COMBINE}
-        self.moments = {e.outvars[0]: dtypes.storage(e.invars[0].aval.dtype) for e in ends if e.op is moments}
+        self.moments = {e.outvars[0]: e for e in ends if e.op is moments}
         self.results = [v for v in jaxpr.outvars if v not in self.sums and v not in self.moments]
         kept = {*self.results, *self.sums, *self.moments, *self.views, *self.by_row}
         whole = [v for v in self.results if v not in self.by_row and v is not delayed]
@@ -275,6 +283,7 @@ class Tiled:
         if each * elements <= _UNCUT_BYTES and not joined:
             return max(1, elements)
         row = math.prod(self.shape[len(self.shape) - self.rows :]) if self.rows else 1
+        row = max([row, *(math.prod(self.shape[len(e.params["axes"]) :]) for e in self.moments.values())])
         most = min(_MOST, (_ROWS_BYTES if self.rows else 2 * CACHE_BYTES) // each)
         large = self._is_stencil() and elements >= 32 * most
         return max(_FEWEST, 2 * most if large else most, row)
@@ -287,7 +296,7 @@ class Tiled:
     def _bytes_per_element(self) -> int:
         arrays = {s: v for v, s in zip(self.jaxpr.invars, self.sources) if v.aval.shape == self.shape}
         new = [r for r in self.results if r not in self.over and r not in self.by_row and r is not self.delayed]
-        scratch = [d.itemsize for d in self.moments.values()]
+        scratch = [dtypes.storage(e.invars[0].aval.dtype).itemsize for e in self.moments.values()]
         return sum((*self.buffers.itemsizes, *scratch)) + sum(
             dtypes.storage(v.aval.dtype).itemsize for v in (*arrays.values(), *new)
         )
@@ -303,6 +312,7 @@ class Tiled:
             and self.targets is None
             and all(s == self.shape or math.prod(s) == 1 for s in shapes)
             and all(len(a.axes) == len(self.shape) for a in self.sums.values())
+            and all(len(e.params["axes"]) == len(self.shape) for e in self.moments.values())
         )
 
     def expanded(self, v: Any) -> Shape:
@@ -477,7 +487,8 @@ class Writer:
         if v in self.tiled.moments:
             self.names[v] = name
             most = max(map(math.prod, self.tiles.shapes), default=0)
-            line(f"{name} = {value(partial(Moments, self.tiled.moments[v], most))}()")
+            (x,), axes = self.tiled.moments[v].invars, self.tiled.moments[v].params["axes"]
+            line(f"{name} = {value(partial(collector, dtypes.storage(x.aval.dtype), most, x.aval.ndim, axes))}()")
             return f"{name}.result()"
         acc = self.tiled.sums.get(v)
         if acc is not None and self.single:
