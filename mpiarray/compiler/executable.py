@@ -182,7 +182,8 @@ class _Writer:
             dead = self.dead.get(eqn, Dead())
             given: dict[str, Any] = {"pieces": boxes_of(eqn, pieces), "sources": sources_of(eqn, origins)}
             given |= {"late": late_of(eqn, pieces), "shifts": over.shifts if over else None}
-            return observe.step(tiled(**eqn.params, **given, dead=dead.over, lent=dead.lent), eqn)
+            group = tiled(**eqn.params, **given, dead=dead.over, lent=dead.lent)
+            return observe.step(group.run if over is None else group, eqn)
         if eqn.op is fusion_update:
             context = self.executable.context(eqn.mesh)
             given = {"pieces": boxes_of(eqn, pieces), "sources": sources_of(eqn, origins)}

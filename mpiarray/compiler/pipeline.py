@@ -1,7 +1,7 @@
 """The compiler: `PASSES`, in order, and what runs them.
 
     program -> inline -> dead code -> common subexpressions -> inside -> propagate -> choose -> scatter -> partition -> (local)
-    dead code, operations with 1, broadcasts late, common subexpressions, variances in one pass, reads of own parts,
+    dead code, operations with 1, broadcasts late, common subexpressions, sums of sums as one, variances in one pass, reads of own parts,
     fewer reshapes, updates with sums, combined sums, masks of rows and columns apart, choices of zeros, fused
     groups, cheap results of groups made again
     -> executable
@@ -29,6 +29,7 @@ from mpiarray.compiler.passes.reshapes import reshapes
 from mpiarray.compiler.passes.scatter import scatter
 from mpiarray.compiler.passes.simplify import closed, common_subexpressions, inline
 from mpiarray.compiler.passes.small import small
+from mpiarray.compiler.passes.sums import sums
 from mpiarray.compiler.passes.units import units
 from mpiarray.compiler.passes.updates import updates
 from mpiarray.compiler.passes.write import write
@@ -74,6 +75,7 @@ PASSES: tuple[Pass, ...] = (
     _local(units),
     _local(small),
     _local(common_subexpressions),
+    _local(sums),
     _local(moments),
     _local(parts),
     _local(reshapes),

@@ -332,6 +332,11 @@ class Tiled:
             return False
         return v.aval.shape == self.shape and (v not in self.views or self.expanded(v) == self.shape)
 
+    @property
+    def run(self) -> Callable[..., Any]:
+        """What to call: this, or the function that it calls whatever the blocks are."""
+        return self if self._flat is not None else self._in_dims
+
     def __call__(self, *blocks: Any) -> Any:
         if self._flat is not None and all(blocks[k].flags.c_contiguous for k in self._sliced):
             return self._flat(*blocks)
