@@ -21,14 +21,19 @@ HEIGHTS = (4, 8, 16, 32, 64)
 
 
 def jacobi(b: np.ndarray, steps: int, periodic: bool) -> Timed:
-    """Each new value is the mean of four neighbours; the rim is held, or the grid is a torus."""
-    return better(*(_jacobi(b, steps, periodic, height) for height in HEIGHTS if height <= max(len(b), HEIGHTS[0])))
+    """Each new value is the mean of four neighbours; the rim is held, or the grid is a torus.  In two grids, or in one."""
+    heights = [height for height in HEIGHTS if height <= max(len(b), HEIGHTS[0])]
+    return better(
+        *(_jacobi(b, steps, periodic, height, 2) for height in heights),
+        *(_jacobi(b, steps, periodic, height, 1) for height in heights[-2:]),
+    )
 
 
-def _jacobi(b: np.ndarray, steps: int, periodic: bool, height: int) -> Timed:
+def _jacobi(b: np.ndarray, steps: int, periodic: bool, height: int, count: int) -> Timed:
     rank, n = comm.rank(), comm.size()
     rows, wide = b.shape[0], int(periodic)  # a torus has a column of halo on both sides as well
-    grids = [buffer((rows + 2, b.shape[1] + 2 * wide), b.dtype) for _ in range(2)]
+    grids = [buffer((rows + 2, b.shape[1] + 2 * wide), b.dtype) for _ in range(count)]
+    grids = [grids[0], grids[-1]]
     for u in grids:
         u.fill(0)
     inner = (slice(1, rows + 1), slice(wide, b.shape[1] + wide))
@@ -37,14 +42,14 @@ def _jacobi(b: np.ndarray, steps: int, periodic: bool, height: int) -> Timed:
     down = (rank + 1) % n if periodic or rank < n - 1 else nobody
     first = 1 if periodic or rank > 0 else 2
     end = rows + 1 if periodic or rank < n - 1 else rows
-    sweeps = [_sweep(u, v, first, end, height) for u, v in (grids, grids[::-1])]
+    sweeps = [(_sweep if count == 2 else _sweep_over)(u, v, first, end, height) for u, v in (grids, grids[::-1])]
     halos = [_halos(u, up, down, periodic) for u in grids]
     start = grids[0][inner]
     edges = [(u[inner], v[inner]) for u, v in (grids, grids[::-1])]
 
     def run() -> list[np.ndarray]:
         np.copyto(start, b)
-        if not periodic:  # the rim, which the sweeps never write
+        if not periodic and count == 2:  # the rim, which the sweeps never write
             v = grids[1]
             v[1], v[rows], v[1:-1, 0], v[1:-1, -1] = b[0], b[-1], b[:, 0], b[:, -1]
         for k in range(steps):
@@ -70,6 +75,31 @@ def _sweep(u: np.ndarray, v: np.ndarray, first: int, end: int, height: int) -> C
             np.add(out, left, out=out)
             np.add(out, right, out=out)
             np.multiply(out, quarter, out=out)
+
+    return sweep
+
+
+def _sweep_over(u: np.ndarray, v: np.ndarray, first: int, end: int, height: int) -> Callable[[], None]:
+    """The same where u is v: the last step of a tile waits until the next tile has read what it writes over."""
+    quarter = u.dtype.type(0.25)
+    spaces = [buffer((height, u.shape[1]), u.dtype)[:, 1:-1] for _ in range(2)]  # aligned as the grid is
+    tiles = []
+    for k, i in enumerate(range(first, end, height)):
+        j = min(i + height, end)
+        above, below, left, right = u[i - 1 : j - 1, 1:-1], u[i + 1 : j + 1, 1:-1], u[i:j, :-2], u[i:j, 2:]
+        tiles.append((above, below, left, right, spaces[k % 2][: j - i], v[i:j, 1:-1]))
+
+    def sweep() -> None:
+        done = None
+        for above, below, left, right, space, out in tiles:
+            np.add(above, below, out=space)
+            np.add(space, left, out=space)
+            np.add(space, right, out=space)
+            if done is not None:
+                np.multiply(done[0], quarter, out=done[1])
+            done = space, out
+        if done is not None:
+            np.multiply(done[0], quarter, out=done[1])
 
     return sweep
 
