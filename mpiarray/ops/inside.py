@@ -46,9 +46,9 @@ def own_part(ctx: DeviceContext, start: tuple[int, ...], limit: tuple[int, ...],
 def _build(ctx: DeviceContext, *, start: Any, limit: Any, blocks: tuple[Blocks, ...]) -> Callable[..., Any]:
     box = own_part(ctx, start, limit, blocks)
     if not all(s.stop for s in box):
-        return lambda base, new: base
+        return lambda base, new: memory.copied(base)  # no view: whoever reads the operand last may write over it
     if all((s.start, s.stop) == (0, b.length) for s, b in zip(box, blocks)):
-        return lambda base, new: new
+        return lambda base, new: memory.copied(new)
 
     def run(base: Any, new: Any) -> np.ndarray:
         out = memory.copied(base)
