@@ -12,6 +12,11 @@ import pytest
 
 from mpiarray import memory
 
+try:
+    with open("/sys/kernel/mm/transparent_hugepage/enabled") as setting:
+        LARGE_PAGES = "[madvise]" in setting.read()
+except OSError:
+    LARGE_PAGES = False
 GLIBC = memory.stats()["allocator"] == "glibc"
 needs_glibc = pytest.mark.skipif(not GLIBC, reason="another C library than glibc: memory is left as it is")
 
@@ -143,14 +148,39 @@ print("same" if (view == np.arange(3.0, 9)).all() and float(x[1]) == 63 else "ch
 def test_the_setting_can_change_while_the_program_runs():
     (held,) = output(
         """
+jnp.ones(1)
+before = resident()
 jax.config.update("pool_bytes", 0)
 for _ in range(8):
     x = jnp.ones((32 * MB,), jnp.float32) + 1
 del x
-print(memory.stats()["held"])
+print(resident() - before)
 """
     )
     assert int(held) < 32 << 20
+
+
+@needs_glibc
+@pytest.mark.skipif(not LARGE_PAGES, reason="this system has no large pages, or only for all")
+@pytest.mark.parametrize(("asked", "share"), [("1", 0.75), ("0", 0.0)])
+def test_blocks_are_in_large_pages(asked, share):
+    """Blocks too small for numpy to ask for large pages, on a heap that has grown."""
+    (found,) = output(
+        """
+keep = [jnp.ones((MB // 4,), jnp.float32) * k for k in range(60)]
+large, heap = 0, False
+with open("/proc/self/smaps") as f:
+    for line in f:
+        if ":" not in line.split()[0]:
+            heap = "[heap]" in line
+        elif heap and line.startswith("AnonHugePages"):
+            large += int(line.split()[1])
+print(large / 1024 / 60)
+""",
+        NUMPY_MADVISE_HUGEPAGE=asked,
+    )
+    assert float(found) >= share
+    assert asked == "1" or float(found) == 0
 
 
 @pytest.mark.parametrize("dtype", ["f4", ">f4", "c16", "?", ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.int4])
