@@ -35,7 +35,7 @@ from mpiarray.transforms.stage import trace_to_jaxpr
 from mpiarray.types import tree
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import EMPTY_ABSTRACT_MESH, EMPTY_MESH
-from mpiarray.types.treedef import builder
+from mpiarray.types.treedef import builder, opener
 
 UNSPECIFIED = jit_shardings.UNSPECIFIED
 _ARRAYS = {ArrayImpl}
@@ -117,6 +117,9 @@ class JitFunction:
         self._ready: dict[Any, Ready] = {}
         # calls with arrays alone, by what they are: such a call does no work on trees
         self._direct: dict[Any, Callable[[tuple[Any, ...]], Any]] = {}
+        self._open: Callable[[Any], tuple[Any, ...] | None] | None = (
+            None  # takes apart arguments like the latest trees of arrays
+        )
         self._generation = config.generation
 
     def __repr__(self) -> str:
@@ -142,11 +145,23 @@ class JitFunction:
                 else:
                     run = self._direct[(*[a._placed for a in args], state.abstract_mesh, state.mesh, config.generation)]
             except (AttributeError, KeyError, TypeError):  # not all arrays, or new ones
-                pass
+                found = self._opened(args)
             else:
-                if state.trace is None:
-                    return run(args)
+                found = run, args
+            if found is not None and state.trace is None:
+                run, leaves = found
+                return run(leaves)
         return self._general_call(args, kwargs)
+
+    def _opened(self, args: tuple[Any, ...]) -> Any:
+        """What runs a call with trees of arrays like the latest ones, and the arrays; None for other calls."""
+        if self._open is None or (leaves := self._open(args)) is None:
+            return None
+        try:
+            placed = [x._placed for x in leaves]
+            return self._direct[(self._open, *placed, state.abstract_mesh, state.mesh, config.generation)], leaves
+        except (AttributeError, KeyError, TypeError):
+            return None
 
     def _general_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if config.jax_disable_jit:
@@ -173,11 +188,15 @@ class JitFunction:
             for x in leaves:
                 x._check_alive()
             ready = self._ready[key] = self._compile(fixed, leaves, structure)
-        if self._in is UNSPECIFIED and not kwargs and not fixed and all(type(a) is ArrayImpl for a in args):
-            self._remember(key[2], ready)
+        if self._in is UNSPECIFIED and not kwargs and not fixed:
+            if all(type(a) is ArrayImpl for a in args):
+                self._remember(key[2], ready)
+            elif (opened := opener(structure.kids[0])) is not None:
+                self._open = opened
+                self._remember((opened, *key[2]), ready)
         return execute(ready, leaves)
 
-    def _remember(self, where: tuple[Placed, ...], ready: Ready) -> None:
+    def _remember(self, where: tuple[Any, ...], ready: Ready) -> None:
         """Let such calls take the short way from now on, as long as no setting changes."""
         run = direct_call(ready)
         if run is not None:

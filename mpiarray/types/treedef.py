@@ -8,7 +8,7 @@ built. So equal structures are usually identical, though nothing may rely on it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 from mpiarray.types.tree_nodes import DICT, KINDS, LIST, NONE, TUPLE, KeyEntry, KeyPath, NodeKind, keystr, kind_of_type
@@ -293,6 +293,38 @@ def builder(treedef: PyTreeDef) -> Callable[[Sequence[Any]], Any]:
     except (SyntaxError, MemoryError, RecursionError):  # deeper than Python's parser goes
         pass
     return partial(unflatten, treedef)
+
+
+@lru_cache(maxsize=1024)
+def opener(treedef: PyTreeDef) -> Callable[[Any], tuple[Any, ...] | None] | None:
+    """What gives the leaves of trees of one structure, or None for a tree of another, written out as one function.
+
+    It does not look at leaves: a container where a leaf belongs is given as that leaf.  None where the structure has more
+    than tuples, lists, None, and dicts whose keys are strings, or too many leaves.
+    """
+    if treedef.num_leaves > _WRITTEN_OUT:
+        return None
+    lines, leaves = ["def open_tree(t0):", "  try:", "    pass"], []
+    todo, count = [(treedef, "t0")], 1
+    while todo:
+        node, name = todo.pop()
+        kind, names = node.kind, [f"t{count + k}" for k in range(len(node.kids))]
+        count += len(names)
+        if kind is None:
+            leaves.append(name)
+        elif kind is NONE:
+            lines.append(f"    if {name} is not None: return None")
+        elif kind is TUPLE or kind is LIST or (kind is DICT and all(type(key) is str for key in node.aux)):
+            lines.append(f"    if type({name}) is not {kind.type.__name__} or len({name}) != {len(names)}: return None")
+            parts = ", ".join(f"{name}[{key!r}]" for key in node.aux) + "," if kind is DICT else name
+            lines += [f"    {', '.join(names)}, = {parts}"] if names else []
+        else:
+            return None
+        todo += reversed(list(zip(node.kids, names)))
+    lines += ["  except KeyError: return None", f"  return ({''.join(f'{name}, ' for name in leaves)})"]
+    scope: dict[str, Any] = {}
+    exec("\n".join(lines), scope)
+    return scope["open_tree"]
 
 
 def _build_node(treedef: PyTreeDef, children: Sequence[Any]) -> Any:

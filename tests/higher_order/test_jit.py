@@ -490,3 +490,42 @@ def test_outputs_that_are_inputs_are_arrays_of_their_own() -> None:
     y.delete()
     same(z, [1, 1, 1])
     same(x, [1, 1, 1])
+
+
+def test_trees_of_arrays_called_again():
+    """Later calls take arguments apart by a function that was written for the latest structure: others are told from these."""
+    traced = []
+
+    def f(params, x):
+        traced.append(1)
+        leaves = [k * v for k, v in enumerate(jax.tree.leaves(params))]
+        return {"sum": sum(leaves, x), "params": params}
+
+    g = jax.jit(f)
+    one, two, three = (jnp.full((3,), float(k)) for k in (1, 2, 3))
+    calls = [
+        ({"w": one, "b": [two]}, three), ([one, two], three), ({"w": one, "b": [two]}, one), ((one, two), three),
+        ({"b": [one, two]}, three), ({"w": one, "b": [np.ones(3, np.float32)]}, three), ({"w": 2.0, "b": [two]}, three),
+        ({"w": one, "b": [two], "c": None}, three), ({"w": jnp.arange(3), "b": [two]}, three),
+    ]  # fmt: skip
+    for _ in range(3):
+        for params, x in calls:
+            found = g(params, x)
+            assert jax.tree.structure(found["params"]) == jax.tree.structure(params)
+            np.testing.assert_array_equal(
+                found["sum"], sum((k * np.asarray(v) for k, v in enumerate(jax.tree.leaves(params))), np.asarray(x))
+            )
+    assert len(traced) == len(
+        {(str(jax.tree.structure(p)), *map(str, map(jax.typeof, jax.tree.leaves(p)))) for p, _ in calls}
+    )
+    gone = jnp.ones(3)
+    gone.delete()
+    with pytest.raises(RuntimeError, match="deleted"):
+        g({"w": gone, "b": [two]}, three)
+    step = jax.jit(lambda p, x: jax.tree.map(lambda a: a + x, p), donate_argnums=0)
+    p = {"w": jnp.ones(3), "b": [jnp.zeros(3)]}
+    for _ in range(4):
+        old, p = p, step(p, one)
+    assert old["w"].is_deleted() and old["b"][0].is_deleted()
+    np.testing.assert_array_equal(p["w"], 5)
+    np.testing.assert_array_equal(jax.vmap(lambda x: g({"w": x, "b": [x]}, x)["sum"])(jnp.ones((2, 3))), 2)

@@ -18,7 +18,7 @@ from mpiarray.types.mesh import AbstractMesh
 from mpiarray.types.partition_spec import PartitionSpec as P
 from mpiarray.types.sharding import NamedSharding
 from mpiarray.types.tree import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
-from mpiarray.types.treedef import builder
+from mpiarray.types.treedef import builder, opener
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -544,3 +544,23 @@ def test_written_out_structures_are_built_alike():
         built = builder(structure)(fresh)
         assert repr(built) == repr(tree.unflatten(structure, fresh))
         assert tree.structure(built) == structure
+
+
+def test_written_out_structures_are_taken_apart_alike():
+    Pair = collections.namedtuple("Pair", "a b")
+    trees = [
+        0, (), [], {}, None, (1,), [1], [1, (2, None)], (1, [2, 3]), {"b": 1, "a": (2, [3])}, {"a": 1}, {"a": 1, "c": 2},
+        {"a": 1, "b": 2}, {"a": None}, [[], ()], ((), []), [{"it's": 1, "\\": 2}], {"b": (2, [3]), "a": 1},
+    ]  # fmt: skip
+    for t in trees:
+        values, structure = tree.flatten(t)
+        open_tree = opener(structure)
+        assert open_tree(t) == tuple(values)
+        for other in trees:
+            if tree.structure(other) != structure and structure.num_leaves != 1:
+                found = open_tree(other)
+                # where a leaf belongs, a container is given as it is
+                assert found is None or any(isinstance(x, (tuple, list, dict, type(None))) for x in found)
+    for t in (Pair(1, 2), [Pair(1, 2)], {1: 2}, {"a": {(0,): 1}}, collections.OrderedDict(a=1), list(range(600))):
+        assert opener(tree.structure(t)) is None
+    assert opener(tree.structure([1, 2]))(Pair(1, 2)) is None  # no subclass
