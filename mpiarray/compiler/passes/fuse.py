@@ -90,7 +90,7 @@ class _Group:
             self.reduced.update((v, k) for v in eqn.outvars if (k := row_dims(eqn)))
 
     def join(self, other: _Group) -> None:
-        self.eqns += other.eqns
+        self.eqns += [e for e in other.eqns if e.outvars[0] not in self.made]  # both may repeat the same small array
         self.made |= other.made
         self.ends |= other.ends
         self.reads |= other.reads
