@@ -41,9 +41,8 @@ _GIB, _INT_MAX = 1 << 30, 2**31 - 1
 
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25  # madvise's, from mman.h: at the first touch; now (Linux 6.1)
 _LARGE = 2 << 20  # bytes of a large page, where small ones have 4 KB
-_PAD = (
-    8 << 20
-)  # bytes that the heap grows by beyond what is asked for, untouched: a large page needs all of its 2 MB to be there
+_PAD = 8 << 20  # bytes that the heap grows by beyond what is asked for: a large page needs all of its 2 MB to be there
+_COLLAPSED = 64 << 20  # bytes of what is there at the start that are put into large pages, at most: it takes time
 _SPAN = 1 << 40  # bytes; what lies this far above the heap is none of it (arenas of threads, mapped blocks)
 
 __all__ = ["release", "stats"]
@@ -158,7 +157,7 @@ def _ask_for_large_pages() -> None:
     start, _State.ceiling = old - _library.mallinfo2().arena, old + _SPAN
     _grown(start, old, _pad())
     if not _State.collapsed:
-        _collapse(start, old)
+        _collapse(max(start, old - _COLLAPSED), old)
         _State.collapsed = True
 
 

@@ -39,9 +39,7 @@ from mpiarray.types.mesh import AbstractMesh
 
 _FOLD_LIMIT = 4096  # elements; larger constants are made when they are needed
 _FEW = 8  # sums are copied out of a message if their elements are at most one in so many
-_TALLY_BYTES = (
-    4 << 20
-)  # programs that allocate less matter little to the heap, and would wait for the look after each message
+_TALLY_BYTES = 4 << 20  # programs that allocate less matter little to the heap, and the look takes a microsecond
 
 Run = Callable[..., Any]
 

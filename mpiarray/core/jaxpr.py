@@ -7,7 +7,7 @@ under (axis names in params mean this mesh) and the user's source line.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mpiarray.core.op import Op
@@ -123,6 +123,11 @@ class ClosedJaxpr:
     @property
     def out_avals(self) -> tuple[ShapedArray, ...]:
         return self.jaxpr.out_avals
+
+
+def substituted(atoms: Sequence[Atom], instead: Mapping[Any, Atom]) -> tuple[Atom, ...]:
+    """The atoms, with what stands in the place of some variables."""
+    return tuple([a if isinstance(a, Literal) else instead.get(a, a) for a in atoms])
 
 
 def readers_of(jaxpr: Jaxpr) -> defaultdict[Any, list[Eqn | None]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from mpiarray.compiler.passes.bodies import map_bodies
-from mpiarray.core.jaxpr import Eqn, Jaxpr, Var
+from mpiarray.core.jaxpr import Eqn, Jaxpr, Var, substituted
 from mpiarray.core.value import Literal
 from mpiarray.ops.collectives import pmax, pmin, psum
 from mpiarray.ops.linear import reduce_sum, reshape
@@ -33,7 +33,7 @@ def reshapes(jaxpr: Jaxpr) -> Jaxpr:
     instead: dict[Var, Any] = {}
     origin: dict[Any, Any] = {}  # of reshaped values
     for eqn in jaxpr.eqns:
-        invars = [v if isinstance(v, Literal) else instead.get(v, v) for v in eqn.invars]
+        invars = substituted(eqn.invars, instead)
         eqn = eqn.replace(invars=invars)
         if eqn.op in _EACH_ALIKE and invars[0] in origin:
             x = origin[invars[0]]
@@ -51,8 +51,7 @@ def reshapes(jaxpr: Jaxpr) -> Jaxpr:
             origin[out] = x
             eqn = eqn.replace(invars=(x,))
         eqns.append(eqn)
-    outvars = [v if isinstance(v, Literal) else instead.get(v, v) for v in jaxpr.outvars]
-    return dead_code(jaxpr.replace(eqns=eqns, outvars=outvars))
+    return dead_code(jaxpr.replace(eqns=eqns, outvars=substituted(jaxpr.outvars, instead)))
 
 
 def keeps_all(eqn: Eqn) -> bool:

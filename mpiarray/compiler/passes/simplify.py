@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mpiarray.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, callee
+from mpiarray.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var, callee, substituted
 from mpiarray.core.value import Literal
 
 
@@ -18,13 +18,13 @@ def inline(jaxpr: Jaxpr) -> Jaxpr:
     out: list[Eqn] = []
     env: dict[Var, Atom] = {}
     for eqn in jaxpr.eqns:
-        invars = tuple(_read(env, v) for v in eqn.invars)
+        invars = substituted(eqn.invars, env)
         inner = _callee(eqn)
         if inner is not None:
             env.update(zip(eqn.outvars, _called(inner, invars, out)))
         else:
             out.append(eqn if invars == eqn.invars else eqn.replace(invars=invars))
-    return jaxpr.replace(eqns=out, outvars=[_read(env, v) for v in jaxpr.outvars])
+    return jaxpr.replace(eqns=out, outvars=substituted(jaxpr.outvars, env))
 
 
 def _callee(eqn: Eqn) -> Jaxpr | None:
@@ -40,7 +40,7 @@ def _called(jaxpr: Jaxpr, args: Sequence[Atom], out: list[Eqn]) -> list[Atom]:
         raise ValueError("inline: nested jaxprs must take their constants as operands")
     env: dict[Var, Atom] = dict(zip(jaxpr.invars, args))
     for eqn in jaxpr.eqns:
-        invars = tuple(_read(env, v) for v in eqn.invars)
+        invars = substituted(eqn.invars, env)
         inner = _callee(eqn)
         if inner is not None:
             env.update(zip(eqn.outvars, _called(inner, invars, out)))
@@ -48,11 +48,7 @@ def _called(jaxpr: Jaxpr, args: Sequence[Atom], out: list[Eqn]) -> list[Atom]:
         fresh = tuple(Var(v.aval) for v in eqn.outvars)
         env.update(zip(eqn.outvars, fresh))
         out.append(eqn.replace(invars=invars, outvars=fresh))
-    return [_read(env, v) for v in jaxpr.outvars]
-
-
-def _read(env: dict[Var, Atom], atom: Atom) -> Atom:
-    return atom if isinstance(atom, Literal) else env.get(atom, atom)
+    return list(substituted(jaxpr.outvars, env))
 
 
 def common_subexpressions(jaxpr: Jaxpr) -> Jaxpr:
@@ -61,7 +57,7 @@ def common_subexpressions(jaxpr: Jaxpr) -> Jaxpr:
     env: dict[Var, Atom] = {}
     out: list[Eqn] = []
     for eqn in jaxpr.eqns:
-        invars = tuple(_read(env, v) for v in eqn.invars)
+        invars = substituted(eqn.invars, env)
         eqn = eqn if invars == eqn.invars else eqn.replace(invars=invars)
         if eqn.op.effects or eqn.op.build is not None or eqn.op.lower is not None:
             out.append(eqn)
@@ -86,7 +82,7 @@ def common_subexpressions(jaxpr: Jaxpr) -> Jaxpr:
             env.update(zip(eqn.outvars, found))
     if not env:
         return jaxpr
-    return jaxpr.replace(eqns=out, outvars=[_read(env, v) for v in jaxpr.outvars])
+    return jaxpr.replace(eqns=out, outvars=substituted(jaxpr.outvars, env))
 
 
 def _atom_key(atom: Atom) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from mpiarray.compiler.passes.bodies import map_bodies
 from mpiarray.compiler.passes.reshapes import keeps_all
-from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var
+from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var, substituted
 from mpiarray.core.value import Literal
 from mpiarray.ops.linear import broadcast_in_dim, reshape, squeeze
 from mpiarray.transforms.evaluate import dead_code
@@ -35,7 +35,7 @@ def small(jaxpr: Jaxpr) -> Jaxpr:
     same: dict[Var, Atom] = {}
     out: list[Eqn] = []
     for eqn in jaxpr.eqns:
-        invars = tuple(v if isinstance(v, Literal) else same.get(v, v) for v in eqn.invars)
+        invars = substituted(eqn.invars, same)
         eqn = eqn if invars == eqn.invars else eqn.replace(invars=invars)
         if (eqn.op in (reshape, squeeze) or keeps_all(eqn)) and _undoes(eqn, views):
             same[eqn.outvars[0]] = views[eqn.invars[0]].source
@@ -45,8 +45,7 @@ def small(jaxpr: Jaxpr) -> Jaxpr:
         view = _view_of(made[-1])
         if view is not None:
             views[eqn.outvars[0]] = view
-    outvars = [v if isinstance(v, Literal) else same.get(v, v) for v in jaxpr.outvars]
-    return dead_code(jaxpr.replace(eqns=out, outvars=outvars))
+    return dead_code(jaxpr.replace(eqns=out, outvars=substituted(jaxpr.outvars, same)))
 
 
 def _from_the_source(eqn: Eqn, views: dict[Any, _View]) -> Eqn:

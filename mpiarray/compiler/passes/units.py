@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpiarray.compiler.passes.bodies import map_bodies
-from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var
+from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var, substituted
 from mpiarray.core.op import Op
 from mpiarray.core.value import Literal
 from mpiarray.ops.arithmetic import div, max_, min_, mul
@@ -32,7 +32,7 @@ def units(jaxpr: Jaxpr) -> Jaxpr:
     same: dict[Var, Atom] = {}
     out: list[Eqn] = []
     for eqn in jaxpr.eqns:
-        invars = tuple(v if isinstance(v, Literal) else same.get(v, v) for v in eqn.invars)
+        invars = substituted(eqn.invars, same)
         eqn = eqn if invars == eqn.invars else eqn.replace(invars=invars)
         if eqn.op is broadcast_in_dim and isinstance(invars[0], Literal) and not invars[0].aval.ndim:
             numbers[eqn.outvars[0]] = invars[0]
@@ -43,8 +43,7 @@ def units(jaxpr: Jaxpr) -> Jaxpr:
             same[eqn.outvars[0]] = kept
     if not same:
         return jaxpr
-    outvars = [v if isinstance(v, Literal) else same.get(v, v) for v in jaxpr.outvars]
-    return dead_code(jaxpr.replace(eqns=out, outvars=outvars))
+    return dead_code(jaxpr.replace(eqns=out, outvars=substituted(jaxpr.outvars, same)))
 
 
 def _kept(eqn: Eqn, numbers: dict[Any, Literal]) -> Atom | None:
