@@ -317,3 +317,57 @@ def test_tiles_have_whole_rows():
             row = int(np.prod(shape[-k:]))
             for part in tiles.scan(shape, max(20, row)).shapes:
                 assert part[-k:] == shape[-k:]
+
+
+NORM_SLOPES = jax.grad(lambda x, g, w: jnp.sum(w * layer_norm(x, g, jnp)), argnums=(0, 1))
+
+
+def test_slopes_over_ranks_are_one_group():
+    """The sum over ranks of the slopes of a scale, which only the result waits for, does not cut the way back in two."""
+    mesh = jax.sharding.AbstractMesh((2,), ("x",), (jax.sharding.AxisType.Explicit,))
+    specs = {"x": jax.P("x"), "g": jax.P(), "w": jax.P("x")}
+    x, g, w = (
+        jax.ShapeDtypeStruct(shape, np.float32, sharding=jax.NamedSharding(mesh, specs[name]))
+        for name, shape in (("x", (24, 40)), ("g", (40,)), ("w", (24, 40)))
+    )
+    with jax.sharding.use_abstract_mesh(mesh):
+        text = jax.jit(NORM_SLOPES).lower(x, g, w).compile().as_text()
+    (group,) = groups_of(text)
+    assert text.index(group) < text.index(" all-reduce(") and text.count(" all-reduce(") == 1
+
+
+def test_sums_over_ranks_wait_for_their_groups_only():
+    """A sum leaves when the group of its operand is done, though a later group is open, and before what reads it."""
+    mesh = jax.sharding.AbstractMesh((2,), ("x",), (jax.sharding.AxisType.Explicit,))
+
+    def body(x, y, w):
+        late = jnp.cos(y) * 2
+        total = jax.lax.psum(jnp.sum(jnp.sin(x)), "x")
+        made = (jnp.cos(x) * 2) @ w
+        return total / 2, made, late - jnp.sum(late)
+
+    specs = (jax.P("x"), jax.P("x"), jax.P())
+    args = [
+        jax.ShapeDtypeStruct(shape, np.float32, sharding=jax.NamedSharding(mesh, spec))
+        for shape, spec in zip(((60, 8), (60, 9), (8, 8)), specs)
+    ]
+    outs = (jax.P(), jax.P("x"), jax.P("x"))
+    mapped = jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=outs)
+    text = jax.jit(mapped).lower(*args).compile().as_text()
+    first, *others = groups_of(text)
+    places = [text.index(first), text.index(" all-reduce("), text.index(" dot("), text.index(others[0])]
+    assert places == sorted(places)
+
+
+@pytest.mark.mpi
+def test_slopes_over_ranks():
+    n = jax.device_count()
+    x, w = (np.concatenate([a.reshape(-1, 8) * (k + 1) for k in range(n)]) for a in (X, W))
+    with jax.set_mesh(jax.make_mesh((n,), ("x",))):
+        args = [jax.device_put(a, jax.P("x")) for a in (x, w)]
+        for_x, for_g = jax.jit(NORM_SLOPES)(args[0], jnp.asarray(G), args[1])
+    mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True) + 1e-5
+    np.testing.assert_allclose(np.asarray(for_g), (w * (x - mean) / np.sqrt(var)).sum(0), rtol=1e-4)
+    z, t = (x - mean) / np.sqrt(var), w * G
+    want = (t - t.mean(-1, keepdims=True) - z * (t * z).mean(-1, keepdims=True)) / np.sqrt(var)
+    np.testing.assert_allclose(np.asarray(for_x), want, rtol=1e-3, atol=1e-4)

@@ -9,7 +9,8 @@ whole ones (passes.rows), is done with its tile: what is made of its result for 
 the group's arrays again.
 
 Small operations on the results of reductions (a loss that is divided, a gradient that is reshaped) wait until somebody
-needs them, so that they do not close a group which others would still join.
+needs them, so that they do not close a group which others would still join.  So do sums over mesh axes of such results (the slopes of a
+norm's scale, which nobody on the way back reads), but only until the groups are closed from which their operands come.
 
 Groups of one operation (but `moments`), and of blocks that fit into the cache anyway, are left as they are.
 """
@@ -24,7 +25,9 @@ from mpiarray.compiler.passes.bodies import map_bodies
 from mpiarray.compiler.passes.rows import meets, row_dims, spreads, stays
 from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var, readers_of, subjaxprs
 from mpiarray.core.value import Literal
+from mpiarray.ops.collectives import pmax, pmin, psum, psum_many
 from mpiarray.ops.linear import broadcast_in_dim
+from mpiarray.ops.manual import psum_invariant, unreduced_psum
 from mpiarray.ops.moments import moments
 from mpiarray.ops.tiles import CACHE_BYTES, REDUCTIONS, fusion, joins_over_tiles
 from mpiarray.types import dtypes
@@ -32,6 +35,8 @@ from mpiarray.types import dtypes
 _MOST_MEMBERS = 256
 _MOST_ARRAYS = 24
 _SMALLEST = CACHE_BYTES // 4  # bytes of a block of the group
+_MOST_HELD = 64  # sums over mesh axes that wait at one time
+_MESSAGES = (psum, psum_many, psum_invariant, unreduced_psum, pmax, pmin)
 
 
 def fuse(jaxpr: Jaxpr) -> Jaxpr:
@@ -115,6 +120,7 @@ class _Fuser:
         self.maker: dict[Var, _Group] = {}
         self.broadcasts: dict[Var, Eqn] = {}  # not yet written
         self.later: dict[Var, Eqn] = {}  # small operations that wait
+        self.held: dict[Eqn, None] = {}  # sums over mesh axes among them
         self.out: list[Eqn] = []
 
     def run(self) -> Jaxpr:
@@ -194,21 +200,21 @@ class _Fuser:
 
     def _outside(self, eqn: Eqn) -> None:
         if self._may_wait(eqn):
-            self.later[eqn.outvars[0]] = eqn
+            self.later.update(dict.fromkeys(eqn.outvars, eqn))
+            if eqn.op in _MESSAGES:
+                self.held[eqn] = None
             return
         self._need(eqn.invars)
         self.out.append(eqn)
 
     def _may_wait(self, eqn: Eqn) -> bool:
         """Whether an equation reads what is not there yet, is small, and does nothing but compute its result."""
-        waits = any(v in self.later or v in self.maker for v in eqn.invars if isinstance(v, Var))
-        if (
-            not waits
-            or eqn.op.build is not None
-            or eqn.op.effects
-            or len(eqn.outvars) != 1
-            or any(subjaxprs(eqn.params))
-        ):
+        if not any(v in self.later or v in self.maker for v in eqn.invars if isinstance(v, Var)):
+            return False
+        if eqn.op in _MESSAGES:
+            if len(self.held) >= _MOST_HELD:
+                return False
+        elif eqn.op.build is not None or eqn.op.effects or len(eqn.outvars) != 1 or any(subjaxprs(eqn.params)):
             return False
         return all(a.aval.size * a.aval.dtype.itemsize < _SMALLEST for a in (*eqn.invars, *eqn.outvars))
 
@@ -219,11 +225,33 @@ class _Fuser:
                 continue
             table = self.later if v in self.later else self.broadcasts
             if v in table:
-                eqn = table.pop(v)
+                eqn = table[v]
+                for w in eqn.outvars:
+                    table.pop(w)
+                self.held.pop(eqn, None)
                 self._need(eqn.invars)
                 self.out.append(eqn)
             elif v in self.maker:
                 self._close(self.maker[v])
+
+    def _release(self) -> None:
+        """Write the sums over mesh axes whose operands are there, so that no rank waits for what another one could have sent."""
+        for eqn in [e for e in self.held if self._is_there(e)]:
+            self._need(eqn.outvars)
+
+    def _is_there(self, eqn: Eqn) -> bool:
+        """Whether the operands of an equation take no open group."""
+        seen: set[Var] = set()
+        waiting: list[Any] = list(eqn.invars)
+        while waiting:
+            v = waiting.pop()
+            if isinstance(v, Literal) or v in seen:
+                continue
+            if v in self.maker:
+                return False
+            seen.add(v)
+            waiting += self.later[v].invars if v in self.later else ()
+        return True
 
     def _member(self, eqn: Eqn, shape: tuple[int, ...]) -> None:
         reads = [v for v in dict.fromkeys(eqn.invars) if not isinstance(v, Literal)]
@@ -287,10 +315,11 @@ class _Fuser:
         inner = Jaxpr((), tuple(group.reads), outs, group.eqns, "fusion")
         if len(work) < 2 and not any(e.op is moments for e in work):
             self._write_out(group, inner)
-            return
-        rows = {"rows": group.rows} if group.rows else {}
-        params = {"jaxpr": _renamed(inner), "shape": group.shape, **rows}
-        self.out.append(group.eqns[-1].replace(op=fusion, invars=tuple(group.reads), outvars=outs, params=params))
+        else:
+            rows = {"rows": group.rows} if group.rows else {}
+            params = {"jaxpr": _renamed(inner), "shape": group.shape, **rows}
+            self.out.append(group.eqns[-1].replace(op=fusion, invars=tuple(group.reads), outvars=outs, params=params))
+        self._release()
 
     def _read_outside(self, group: _Group) -> tuple[Var, ...]:
         """The values of a group that others need; broadcasts to the group's shape are made anew where somebody needs them."""
