@@ -5,6 +5,7 @@ groups       mesh axes and device tuples -> communicators
 collectives  all_reduce, all_gather, ... on numpy blocks of any dtype, size and memory order
 prepared     the same collectives for blocks of one type, called many times
 halves       the same collectives, started now and waited for later
+repeated     exchanges that are done many times, by persistent requests
 reductions   the reductions that MPI does not do itself, in rank order
 ways         which way large strided blocks are exchanged
 pairwise     blocks from rank to rank with bounded buffers

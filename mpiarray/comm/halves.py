@@ -10,7 +10,7 @@ whole collective is done at the start.  All members decide that alike, from the 
 not let blocking and non-blocking collectives meet.  A sum of floats over three and more members may be made in another
 order than the blocking one makes it, large ones are (these are MPI's own, those go around the `ring`); all members receive the same bits, which is tried once per group.
 
-Messages between two ranks (`permute`, `exchange`) of up to `_COPIED` bytes leave from a copy.  So the block may be written over at
+Messages between two ranks (`permute`, `exchange`) of up to `COPIED` bytes leave from a copy.  So the block may be written over at
 once, and nobody waits until the other rank takes it: MPI libraries hold back what is longer than a few KB until the receiver asks,
 and ranks that wait for this are never more than a message apart.  The copies are forgotten once they have left.
 """
@@ -33,7 +33,7 @@ from mpiarray.config import config
 Finish = Callable[[Any], Any]
 Start = Callable[..., "Started"]
 
-_COPIED = 2**17
+COPIED = 2**17
 """Bytes of a block that is sent from a copy; longer ones are sent from where they lie."""
 _MOST_COPIES = 16
 """Copies that may be on their way; with more, the oldest is waited for."""
@@ -102,7 +102,7 @@ def all_reduce(group: Group, op: str) -> Start:
     def start(x: np.ndarray) -> Started:
         native = datatypes.native(op, x.dtype)
         ordered = datatypes.depends_on_order(op, x.dtype) and (config.deterministic or not trusted)
-        if native is None or ordered or x.size > datatypes.MAX_COUNT or _watched(group):
+        if native is None or ordered or x.size > datatypes.MAX_COUNT or watched(group):
             return Started(collectives.all_reduce(group, x, op))
         _count("all_reduce", group, x)
         x = np.ascontiguousarray(x).reshape(x.shape)
@@ -133,7 +133,7 @@ def all_gather(group: Group, dim: int = 0, tiled: bool = True) -> Start:
     def start(x: np.ndarray) -> Started:
         n, at = group.size, collectives.position(dim, x.ndim + (not tiled), "all_gather")
         before = math.prod(x.shape[:at])
-        if _watched(group) or not before or x.size * n > datatypes.MAX_COUNT:
+        if watched(group) or not before or x.size * n > datatypes.MAX_COUNT:
             return Started(collectives.all_gather(group, x, dim, tiled))
         if before > 1 and x.nbytes > collectives.PACK_BYTES:
             return Started(collectives.all_gather(group, x, dim, tiled))
@@ -153,7 +153,7 @@ def reduce_scatter(group: Group, dim: int = 0, op: str = "sum", tiled: bool = Tr
     def start(x: np.ndarray) -> Started:
         native = datatypes.native(op, x.dtype)
         ordered = config.deterministic and datatypes.depends_on_order(op, x.dtype)
-        if native is None or ordered or x.size > datatypes.MAX_COUNT or _watched(group):
+        if native is None or ordered or x.size > datatypes.MAX_COUNT or watched(group):
             return Started(collectives.reduce_scatter(group, x, dim, op, tiled))
         at = collectives.position(dim, x.ndim, "reduce_scatter")
         out = np.empty(collectives.part_shape(x.shape, at, group.size, tiled, "reduce_scatter"), x.dtype)
@@ -176,7 +176,7 @@ def all_to_all(group: Group, split: int, concat: int, tiled: bool = True) -> Sta
         before = math.prod(part[:join])
         packs = before > 1 or math.prod(x.shape[:cut]) > 1
         if (
-            _watched(group)
+            watched(group)
             or not x.size
             or x.size > datatypes.MAX_COUNT
             or (packs and x.nbytes > collectives.PACK_BYTES)
@@ -197,7 +197,7 @@ def permute(group: Group, perm: Sequence[tuple[int, int]], *, copied: bool = Fal
     source, target = collectives.partners(pairs, group.rank)
 
     def start(x: np.ndarray) -> Started:
-        if _watched(group):
+        if watched(group):
             return Started(collectives.permute(group, x, pairs))
         _count("permute", group, x)
         if target == group.rank:
@@ -222,12 +222,14 @@ def exchange(
 ) -> Started:
     """Start `collectives.exchange(group, sends, recvs)`: blocks for others, and contiguous blocks that theirs will fill.
 
-    Its result is None.  `copied`: all that is sent leaves from copies.  Blocks that need much packing are exchanged at once.
+    Its result are the latter.  `copied`: all that is sent leaves from copies.  Blocks that need much packing are exchanged at
+    once.  For what is done many times see `repeated`.
     """
-    packed = sum(x.nbytes for _, x in sends if not x.flags.c_contiguous and x.nbytes > _COPIED)
-    if _watched(group) or packed > buffer_bytes():
+    received = [x for _, x in recvs]
+    packed = sum(x.nbytes for _, x in sends if not x.flags.c_contiguous and x.nbytes > COPIED)
+    if watched(group) or packed > buffer_bytes():
         collectives.exchange(group, sends, recvs)
-        return Started(None)
+        return Started(received)
     if stats.active & stats.COUNT:
         moved = sum(x.nbytes for _, x in sends)
         stats.add("exchange", group.size, moved, stats.bytes_moved("exchange", group.size, moved))
@@ -240,15 +242,14 @@ def exchange(
         if x.size:
             for part in pieces(x, limit):
                 leaving += _send(group, peer, TAG, part, copied)
-    return Started(None, (*arriving, *leaving), (sends, recvs))
+    return Started(received, (*arriving, *leaving), (sends, recvs))
 
 
 def _send(group: Group, peer: int, tag: int, x: np.ndarray, copied: bool) -> Sequence[Any]:
     """Begin to send a block, and give the requests that are to be waited for before it may be written over: none for a copy."""
-    if x.nbytes <= _COPIED:
+    if x.nbytes <= COPIED:
         x = x.copy(order="C")
-        _forget_copies()
-        _copies.append((group.comm.Isend(datatypes.wire(x), peer, tag), x))
+        leave(group.comm.Isend(datatypes.wire(x), peer, tag), x)
         return ()
     x = x.copy(order="C") if copied else np.ascontiguousarray(x)
     return (_Sending(group.comm.Isend(datatypes.wire(x), peer, tag), x),)
@@ -264,24 +265,31 @@ class _Sending:
         self.request.Wait()
 
 
+def leave(request: Any, copy: np.ndarray) -> None:
+    """Keep what is being sent until it has left; nobody waits for it."""
+    _forget_copies()
+    _copies.append((request, copy))
+
+
 def _forget_copies() -> None:
     """Let go what has left, and wait for the oldest where there are too many.
 
     Its receiver asks for it before it waits for anything that was sent later, so that ranks cannot wait in a circle.
     """
     if not _copies:
-        atexit.register(_finish_copies)  # before MPI ends, which was started, and so registered, earlier
+        atexit.register(finish_copies)  # before MPI ends, which was started, and so registered, earlier
     while _copies and (len(_copies) >= _MOST_COPIES or _copies[0][0].Test()):
         _copies.popleft()[0].Wait()
 
 
-def _finish_copies() -> None:
-    atexit.unregister(_finish_copies)
+def finish_copies() -> None:
+    """Wait until all copies have left."""
+    atexit.unregister(finish_copies)
     while _copies and not datatypes.finalized():
         _copies.popleft()[0].Wait()
 
 
-def _watched(group: Group) -> bool:
+def watched(group: Group) -> bool:
     """Whether the whole collective is done at the start: alone, or where a watch or a trace must see it."""
     return group.comm is None or config.check or bool(stats.active & (stats.TIMEOUT | stats.RECORD))
 

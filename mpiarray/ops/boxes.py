@@ -23,13 +23,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpiarray.comm import collectives as mpi
-from mpiarray.comm import halves
+from mpiarray.comm import halves, repeated
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.op import Out, Undefined, define, pass_through
 from mpiarray.core.plan import Dims, LocalContext, Plan, axes_size, mesh_order, replicated, require_divisible, spec_from
 from mpiarray.errors import InternalError
 from mpiarray.ops.common import Parts
 from mpiarray.ops.linear import mask_replicas
+from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 from mpiarray.types.mesh import AxisType
 
@@ -38,6 +39,7 @@ _SHORT = 8  # a message is short where the block is at least so many times as lo
 MeshShape = tuple[tuple[str, int], ...]
 Coords = dict[str, int]
 Box = tuple[slice, ...]  # slices with a start and a stop
+Swap = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
 
 
 class Along(NamedTuple):
@@ -311,7 +313,14 @@ def _build(
     busy = bool(mine.sends or mine.recvs) or not is_local(shape_of_mesh, moves, sources, target)
     group = ctx.group(mine.axes) if busy else None
     shape = tuple(b.length for b in target)
-    return lambda base, *blocks: run(group, mine, shape, covered, base, [np.asarray(b) for b in blocks])
+    swap = None if group is None else repeated.swap(group, *messages(mine))
+    return lambda base, *blocks: run(swap, mine, shape, covered, base, [np.asarray(b) for b in blocks])
+
+
+def messages(mine: Table) -> tuple[list[repeated.Message], list[repeated.Message]]:
+    """Who gets blocks of which shapes from this device, and who sends it such."""
+    sends = [(p.peer, tuple(map(_length, p.source))) for p in mine.sends]
+    return sends, [(p.peer, sizes_of(p.target)) for p in mine.recvs]
 
 
 def _pieces(ctx: DeviceContext, avals: Sequence[ShapedArray], *, moves: tuple[Move, ...],
@@ -327,22 +336,14 @@ def _pieces(ctx: DeviceContext, avals: Sequence[ShapedArray], *, moves: tuple[Mo
     mine = table(shape_of_mesh, ctx.coords, moves, sources, target)
     busy = bool(mine.sends or mine.recvs) or not is_local(shape_of_mesh, moves, sources, target)
     group = ctx.group(mine.axes) if busy else None
-    shapes = [tuple(s.stop - s.start for s in p.target) for p in mine.recvs]
 
     def run(base: Any, *blocks: Any) -> Sequence[np.ndarray]:
         arrays = [np.asarray(b) for b in blocks]
-        received = [np.empty(s, arrays[0].dtype) for s in shapes]
-        found = [*(arrays[p.operand][p.source] for p in mine.copies), *received]
-        found += [np.broadcast_to(base, size) for size in rest]
-        if group is None:
-            return found
-        started = halves.exchange(
-            group,
-            [(p.peer, arrays[p.operand][p.source]) for p in mine.sends],
-            [(p.peer, out) for p, out in zip(mine.recvs, received)],
-            copied=copied,
-        )
-        return halves.Arriving(found, started.wait)
+        found = [arrays[p.operand][p.source] for p in mine.copies]
+        if start is None:
+            return [*found, *(np.broadcast_to(base, size) for size in rest)]
+        started = start([arrays[p.operand][p.source] for p in mine.sends])
+        return halves.Arriving([*found, *started.result, *(np.broadcast_to(base, s) for s in rest)], started.wait)
 
     boxes = [p.target for p in (*mine.copies, *mine.recvs)]
     if any(s.step not in (None, 1) for box in boxes for s in box):
@@ -354,6 +355,9 @@ def _pieces(ctx: DeviceContext, avals: Sequence[ShapedArray], *, moves: tuple[Mo
     late = range(len(mine.copies), len(boxes)) if group is not None else None
     size = sum(math.prod(b.length for b in blocks) for blocks in sources)
     copied = _SHORT * sum(math.prod(map(_length, p.source)) for p in mine.sends) <= size
+    start = None
+    if group is not None:
+        start = repeated.exchange(group, *messages(mine), dtypes.storage(avals[1].dtype), copied=copied).start
     places = [_place_of(p) for p in mine.copies]
     known = None if None in places else [*places, *(None for _ in (*mine.recvs, *others))]
     return Parts([*boxes, *others], run, known, late, copied) if filled else None
@@ -415,11 +419,11 @@ def is_local(
 
 
 def run(
-    group: Any, mine: Table, shape: tuple[int, ...], covered: bool, base: Any, blocks: Sequence[np.ndarray]
+    swap: Swap | None, mine: Table, shape: tuple[int, ...], covered: bool, base: Any, blocks: Sequence[np.ndarray]
 ) -> np.ndarray:
     """Do what a table says.  `base` is the target block to write over (not in place), or a scalar to fill it with.
 
-    `group` is None where nobody sends anything.
+    `swap` exchanges what is sent for what is received; None where nobody sends anything.
     """
     if covered and not mine.recvs and len(mine.copies) == 1:
         out = blocks[mine.copies[0].operand][mine.copies[0].source]  # a view
@@ -432,12 +436,8 @@ def run(
             out = np.full(shape, base, blocks[0].dtype)
         for p in mine.copies:
             out[p.target] = blocks[p.operand][p.source]
-    if group is not None:
-        mpi.exchange(
-            group,
-            [(p.peer, blocks[p.operand][p.source]) for p in mine.sends],
-            [(p.peer, out[p.target]) for p in mine.recvs],
-        )
+    if swap is not None:
+        swap([blocks[p.operand][p.source] for p in mine.sends], [out[p.target] for p in mine.recvs])
     return out
 
 
@@ -484,7 +484,13 @@ def _dynamic_build(
 
     def run_at(base: Any, block: Any, *starts: Any) -> np.ndarray:
         at = tuple(clamp_start(s, n, m) for s, n, m in zip(starts, space, window))
-        return run(group, table_at(at), shape, take, base, [np.asarray(block)])
+        mine = table_at(at)
+
+        def swap(blocks: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
+            given = [(p.peer, x) for p, x in zip(mine.sends, blocks)]
+            mpi.exchange(group, given, [(p.peer, x) for p, x in zip(mine.recvs, targets)])
+
+        return run(swap, mine, shape, take, base, [np.asarray(block)])
 
     return run_at
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from mpiarray import memory
 from mpiarray.comm import collectives as mpi
-from mpiarray.comm import halves, prepared
+from mpiarray.comm import halves, prepared, repeated
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.op import Op, Out, Undefined, define
 from mpiarray.core.plan import Plan, axes_size, dims_of, spec_from
@@ -26,6 +26,7 @@ from mpiarray.core.value import aval_of
 from mpiarray.ops import mapped_axis, mixed_axes
 from mpiarray.ops.common import BatchAxis, Parts, same_plan
 from mpiarray.ops.linear import linear_jvp, move_dim, zero_jvp
+from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 
 Groups = tuple[tuple[int, ...], ...] | None
@@ -394,10 +395,11 @@ def _permute_pieces(
     ctx: DeviceContext, avals: Sequence[ShapedArray], *, axis_name: tuple[str, ...], perm: tuple[tuple[int, int], ...]
 ) -> Any:
     """The block that comes, as one piece that may be on its way."""
-    start = halves.permute(ctx.group(tuple(a for a in ctx.mesh.axis_names if a in axis_name)), perm, copied=True)
+    group = ctx.group(tuple(a for a in ctx.mesh.axis_names if a in axis_name))
+    start = repeated.permute(group, perm, avals[0].shape, dtypes.storage(avals[0].dtype))
 
     def run(x: Any) -> halves.Arriving:
-        started = start(np.asarray(x))
+        started = start((np.asarray(x),))
         return halves.Arriving([started.result], started.wait)
 
     return Parts([tuple(slice(0, n) for n in avals[0].shape)], run, (None,), (0,))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mpiarray import memory
-from mpiarray.comm import collectives as mpi
+from mpiarray.comm import repeated
 from mpiarray.core.device import DeviceContext
 from mpiarray.core.jaxpr import Jaxpr
 from mpiarray.core.op import Out, Undefined, define
@@ -29,6 +29,7 @@ from mpiarray.ops.boxes import (
     bounds_of,
     clamp_start,
     is_local,
+    messages,
     placed,
     rest_of,
     sizes_of,
@@ -118,6 +119,7 @@ def prepare(
     written = [p.target for p in (*mine.copies, *mine.recvs)]
     kept = rest_of(base, bounds_of(written, base))
     lengths = [sizes_of(p.source) for p in mine.sends]
+    swap = None if group is None else repeated.swap(group, *messages(mine))
 
     if isinstance(tiled, sweeps.Swept):
         swept = tiled
@@ -144,9 +146,8 @@ def prepare(
             for p in mine.copies:
                 out[p.target] = whole[p.source]
             sent = [whole[p.source] for p in mine.sends]
-        if group is not None:
-            outgoing = [(p.peer, part) for p, part in zip(mine.sends, sent)]
-            mpi.exchange(group, outgoing, [(p.peer, out[p.target]) for p in mine.recvs])
+        if swap is not None:
+            swap(sent, [out[p.target] for p in mine.recvs])
         return out
 
     return run

@@ -44,12 +44,14 @@ class Cases:
                 (peer, np.zeros((), "i8")) for peer in others
             ]
             with config.override("exchange_bytes", limit), pytest.MonkeyPatch.context() as patch:
-                patch.setattr(halves, "_COPIED", copied)
+                patch.setattr(halves, "COPIED", copied)
                 with comm.counting() as counts:
                     started = halves.exchange(group, sends, recvs)
                     for _, x in sends if copied else ():
                         x[...] = -1
-                    assert started.wait() is None and started.wait() is None
+                    received = [x for _, x in recvs]
+                    assert all(a is b for a, b in zip(started.wait(), received, strict=True))
+                    assert all(a is b for a, b in zip(started.wait(), received, strict=True))
                 assert counts.calls["exchange"] == (n > 1)
                 assert counts.bytes["exchange"] == (n - 1) * (48 + 8)
             for j, (peer, found) in enumerate(recvs):
