@@ -2,7 +2,7 @@
 
     program -> inline -> dead code -> common subexpressions -> inside -> propagate -> choose -> scatter -> partition -> (local)
     dead code, operations with 1, broadcasts late, common subexpressions, sums of sums as one, variances in one pass, reads of own parts,
-    fewer reshapes, updates with sums, combined sums, masks of rows and columns apart, choices of zeros, fused
+    fewer reshapes, small operands before large ones, updates with sums, combined sums, masks of rows and columns apart, choices of zeros, fused
     groups, cheap results of groups made again
     -> executable
 
@@ -21,6 +21,7 @@ from mpiarray.compiler.passes.fuse import fuse
 from mpiarray.compiler.passes.inside import inside
 from mpiarray.compiler.passes.masks import masks
 from mpiarray.compiler.passes.moments import moments
+from mpiarray.compiler.passes.narrow import narrow
 from mpiarray.compiler.passes.overlap import overlap
 from mpiarray.compiler.passes.partition import partition
 from mpiarray.compiler.passes.parts import parts
@@ -79,6 +80,7 @@ PASSES: tuple[Pass, ...] = (
     _local(moments),
     _local(parts),
     _local(reshapes),
+    _local(narrow),
     updates,
     _local(combine),
     _local(overlap),
