@@ -27,6 +27,7 @@ is what happens anyway; every other name is refused.
     exchange                    MPIARRAY_EXCHANGE           'auto'     how blocks are exchanged: pieces, long, packed, typed; auto: found out
     sums                        MPIARRAY_SUMS               'auto'     how blocks are reduced: mpi, ring; auto: large ones by ring
     overlap                     MPIARRAY_OVERLAP            False      compiled programs start collectives early, wait late
+    llvm                        MPIARRAY_LLVM               'auto'     chains of cheap operations are compiled: True, False; 'auto': of large blocks, if llvmlite is installed
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ def _read_bool(text: str) -> bool:
     if word not in _TRUE + _FALSE:
         raise ValueError("expected one of 1, true, yes, on, 0, false, no, off")
     return word in _TRUE
+
+
+def _read_bool_or(word: str) -> Callable[[str], bool | str]:
+    return lambda text: word if text.strip().lower() == word else _read_bool(text)
 
 
 def _read_optional(kind: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -143,6 +148,7 @@ _OPTIONS: dict[str, _Option] = {
     "exchange": _Option("MPIARRAY_EXCHANGE", "auto", str, _one_of("auto", "pieces", "long", "packed", "typed")),
     "sums": _Option("MPIARRAY_SUMS", "auto", str, _one_of("auto", "mpi", "ring")),
     "overlap": _Option("MPIARRAY_OVERLAP", False, _read_bool, _bool),
+    "llvm": _Option("MPIARRAY_LLVM", "auto", _read_bool_or("auto"), _one_of("auto", True, False)),
 }
 
 
@@ -171,6 +177,7 @@ class Config:
     exchange: str
     sums: str
     overlap: bool
+    llvm: bool | str
     _devices_are_known: bool
 
     def __init__(self, environment: Mapping[str, str]):

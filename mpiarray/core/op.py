@@ -45,6 +45,9 @@ steps(op, args, **params) -> list of values
     another; used where blocks cannot run a program of their own (partial manual maps).
 unrolled(equation) -> Jaxpr or None
     For loops: the program that the compiler puts in the equation's place, of the same operands; None: the equation stays.
+code(b, *values, **params) -> ops.machine_code.Value
+    What `impl` makes of elements, to the last bit, written with the operations of `b` (`ops.machine_code.Code`), which raise `Declined`
+    for dtypes that they are not for.  None: only numpy computes it.
 kept(equation, policy, needed) -> higher_order.kept.Kept or None
     For ops that carry a jaxpr: the equation in two, by what a policy of `jax.checkpoint` keeps inside; `needed` says which results
     are needed again.
@@ -121,7 +124,7 @@ class Op:
 
     __slots__ = (
         "batch", "build", "impl", "jvp", "lower", "multiple_results", "name", "partial_sums", "plan", "transpose", "type_rule", "vma", "infer", "hlo_name", "effects", "inlines", "casts", "aligns",
-        "partial_eval", "steps", "unrolled", "kept", "elementwise",
+        "partial_eval", "steps", "unrolled", "kept", "elementwise", "code",
     )  # fmt: skip
 
     name: str
@@ -147,6 +150,7 @@ class Op:
     unrolled: Rule | None
     kept: Rule | None
     elementwise: bool
+    code: Rule | None
 
     def __init__(self, **fields: Any):
         for key, value in fields.items():
@@ -204,6 +208,7 @@ def define(
     unrolled: Callable[..., Any] | None = None,
     kept: Callable[..., Any] | None = None,
     elementwise: bool = False,
+    code: Callable[..., Any] | None = None,
 ) -> Op:
     """Make an op from its rules and enter it in `OPS`.  The module docstring is the contract of each rule.
 
@@ -224,7 +229,7 @@ def define(
     OPS[name] = op = Op(
         name=name, type_rule=type_rule, plan=plan, impl=impl, jvp=jvp, transpose=transpose, batch=batch, build=build, multiple_results=multiple_results,
         partial_sums=partial_sums or refuse, vma=vma or join_vma, lower=lower, infer=infer, hlo_name=hlo_name or name, effects=effects, inlines=inlines, casts=casts, aligns=aligns,
-        partial_eval=partial_eval, steps=steps, unrolled=unrolled, kept=kept, elementwise=elementwise,
+        partial_eval=partial_eval, steps=steps, unrolled=unrolled, kept=kept, elementwise=elementwise, code=code,
     )  # fmt: skip
     return op
 

@@ -30,6 +30,7 @@ neg: Op = unary(
     transpose=lambda op, ct, x: [neg(ct)],
     partial_sums=pass_through,
     hlo_name="negate",
+    code=lambda b, x: b.neg(x),
 )
 
 
@@ -51,6 +52,7 @@ add: Op = nary(
     (lambda t, out, x, y: t, lambda t, out, x, y: t),
     transpose=_add_transpose,
     partial_sums=add_sums,
+    code=lambda b, x, y: b.add(x, y),
 )
 sub: Op = nary(
     "sub",
@@ -60,6 +62,7 @@ sub: Op = nary(
     transpose=_sub_transpose,
     partial_sums=add_sums,
     hlo_name="subtract",
+    code=lambda b, x, y: b.sub(x, y),
 )
 
 
@@ -77,6 +80,7 @@ mul: Op = nary(
     transpose=_mul_transpose,
     partial_sums=mul_sums,
     hlo_name="multiply",
+    code=lambda b, x, y: b.mul(x, y),
 )
 
 # -- division -----------------------------------------------------------------------------------------
@@ -111,6 +115,7 @@ div: Op = nary(
     transpose=lambda op, ct, x, y: [unbroadcast(div(ct, y), x.aval), None],
     partial_sums=div_sums,
     hlo_name="divide",
+    code=lambda b, x, y: b.div(x, y),
 )
 
 
@@ -142,8 +147,8 @@ _TO_THE_CHOSEN = (
 )
 
 # NaN wins; of zeros of different signs either may
-max_ = nary("max", "bifc", wrapped(np.maximum), _TO_THE_CHOSEN, hlo_name="maximum")
-min_ = nary("min", "bifc", wrapped(np.minimum), _TO_THE_CHOSEN, hlo_name="minimum")
+max_ = nary("max", "bifc", wrapped(np.maximum), _TO_THE_CHOSEN, hlo_name="maximum", code=lambda b, x, y: b.max(x, y))
+min_ = nary("min", "bifc", wrapped(np.minimum), _TO_THE_CHOSEN, hlo_name="minimum", code=lambda b, x, y: b.min(x, y))
 
 # -- powers and roots -------------------------------------------------------------------------------------
 
@@ -152,10 +157,18 @@ def _times(x: Any, factor: float) -> Any:
     return mul(const_like(x, factor), x)
 
 
-square = unary("square", "ifc", wrapped(np.square), lambda t, out, x: mul(t, _times(x, 2)), hlo_name="multiply")
-sqrt = unary("sqrt", "fc", np.sqrt, lambda t, out, x: mul(t, div(const_like(x, 0.5), out)))
+square = unary(
+    "square",
+    "ifc",
+    wrapped(np.square),
+    lambda t, out, x: mul(t, _times(x, 2)),
+    hlo_name="multiply",
+    code=lambda b, x: b.mul(x, x),
+)
+sqrt = unary("sqrt", "fc", np.sqrt, lambda t, out, x: mul(t, div(const_like(x, 0.5), out)), code=lambda b, x: b.sqrt(x))
 rsqrt = unary(
-    "rsqrt", "fc", widened(lambda x: np.reciprocal(np.sqrt(x))), lambda t, out, x: mul(t, _times(div(out, x), -0.5))
+    "rsqrt", "fc", widened(lambda x: np.reciprocal(np.sqrt(x))), lambda t, out, x: mul(t, _times(div(out, x), -0.5)),
+    code=lambda b, x: b.div(b.constant(1, x.dtype), b.sqrt(x)),
 )  # fmt: skip
 cbrt = unary("cbrt", "f", widened(np.cbrt), lambda t, out, x: mul(t, div(const_like(x, 1 / 3), square(out))))
 
@@ -181,6 +194,17 @@ def _integer_pow(x: Any, *, y: int) -> Any:
         base = base * base
 
 
+def _integer_pow_code(b: Any, x: Any, *, y: int) -> Any:
+    left, base, out = abs(y), x, None
+    while left:
+        if left & 1:
+            out = base if out is None else b.mul(out, base)
+        left >>= 1
+        base = b.mul(base, base) if left else base
+    one = b.constant(1, x.dtype)
+    return one if out is None else out if y > 0 else b.div(one, out)
+
+
 def _integer_pow_of(*, y: int) -> Callable[..., Any]:
     """The power as a function of blocks alone; the square is one pass, which can write into a given array."""
     return np.square if y == 2 else partial(_integer_pow, y=y)
@@ -204,6 +228,7 @@ integer_pow: Op = nary(
     (_integer_pow_jvp,),
     type_rule=_integer_pow_type,
     hlo_name="power",
+    code=_integer_pow_code,
 )
 
 
@@ -242,8 +267,8 @@ log = unary("log", "fc", widened(np.log), lambda t, out, x: div(t, x))
 
 # -- rounding -----------------------------------------------------------------------------------------------
 
-floor = unary("floor", "f", np.floor, None)
-ceil = unary("ceil", "f", np.ceil, None)
+floor = unary("floor", "f", np.floor, None, code=lambda b, x: b.call("floor", x))
+ceil = unary("ceil", "f", np.ceil, None, code=lambda b, x: b.call("ceil", x))
 
 
 def _half_away(x: Any) -> Any:

@@ -20,10 +20,10 @@ from mpiarray.types.aval import ShapedArray
 
 _NONE = (None, None)
 
-not_ = unary("not", "bi", wrapped(np.invert), None)
-and_ = nary("and", "bi", wrapped(np.bitwise_and), _NONE)
-or_ = nary("or", "bi", wrapped(np.bitwise_or), _NONE)
-xor = nary("xor", "bi", wrapped(np.bitwise_xor), _NONE)
+not_ = unary("not", "bi", wrapped(np.invert), None, code=lambda b, x: b.invert(x))
+and_ = nary("and", "bi", wrapped(np.bitwise_and), _NONE, code=lambda b, x, y: b.bits("and", x, y))
+or_ = nary("or", "bi", wrapped(np.bitwise_or), _NONE, code=lambda b, x, y: b.bits("or", x, y))
+xor = nary("xor", "bi", wrapped(np.bitwise_xor), _NONE, code=lambda b, x, y: b.bits("xor", x, y))
 
 
 def _unsigned(x: Any) -> np.ndarray:

@@ -118,7 +118,7 @@ def _abs_jvp(t: Any, out: Any, x: Any) -> Any:
     return real(mul(t, div(conj(x), complex_(length, _zero_like(length)))))
 
 
-abs_ = nary("abs", "ifc", wrapped(np.abs), (_abs_jvp,), type_rule=_abs_type)
+abs_ = nary("abs", "ifc", wrapped(np.abs), (_abs_jvp,), type_rule=_abs_type, code=lambda b, x: b.abs(x))
 
 
 def _float_sign(x: Any) -> Any:
@@ -129,4 +129,4 @@ def _float_sign(x: Any) -> Any:
     return np.where((x == 0) | np.isnan(x), x, np.copysign(np.ones((), x.dtype), x))
 
 
-sign = unary("sign", "ifc", by_kind(wrapped(np.sign), _float_sign), None)
+sign = unary("sign", "ifc", by_kind(wrapped(np.sign), _float_sign), None, code=lambda b, x: b.sign(x))

@@ -48,6 +48,7 @@ def unary(
     transpose: Rule | Undefined = NOT_LINEAR,
     partial_sums: Rule = refuse_unreduced,
     hlo_name: str | None = None,
+    code: Rule | None = None,
 ) -> Op:
     """An op of one operand.  `jvp(tangent, out, x, **params)`; None: the derivative is zero."""
     return define(
@@ -61,6 +62,7 @@ def unary(
         partial_sums=partial_sums,
         hlo_name=hlo_name,
         elementwise=True,
+        code=code,
     )
 
 
@@ -75,6 +77,7 @@ def nary(
     transpose: Rule | Undefined = NOT_LINEAR,
     partial_sums: Rule = refuse_unreduced,
     hlo_name: str | None = None,
+    code: Rule | None = None,
 ) -> Op:
     """An op of several operands that meet dim by dim.  `jvps`: per operand `rule(tangent, out, *operands)`, or None."""
     return define(
@@ -88,6 +91,7 @@ def nary(
         partial_sums=partial_sums,
         hlo_name=hlo_name,
         elementwise=True,
+        code=code,
     )
 
 

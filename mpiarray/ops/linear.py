@@ -224,6 +224,7 @@ convert_element_type = define(
     partial_sums=pass_through,
     hlo_name="convert",
     elementwise=True,
+    code=lambda b, x, *, new_dtype, weak_type: b.cast(x, dtypes.storage(new_dtype)),
 )
 
 copy = define(
@@ -253,6 +254,7 @@ add_any = define(
     partial_sums=add_sums,
     hlo_name="add",
     elementwise=True,
+    code=lambda b, x, y: b.add(x, y),
 )
 
 # -- broadcast_in_dim ----------------------------------------------------------------------------------

@@ -48,4 +48,5 @@ masked = define(
     batch=_NEVER,
     hlo_name="select",
     elementwise=True,
+    code=lambda b, mask, x: b.select(mask, b.constant(0, x.dtype), x),
 )

@@ -17,4 +17,5 @@ name = define(
     partial_sums=pass_through,
     hlo_name="copy",
     elementwise=True,
+    code=lambda b, x, *, name: x,
 )

@@ -175,6 +175,15 @@ def _select_transpose(op: Op, ct: Any, which: Any, *cases: Any) -> list[Any]:
     return out
 
 
+def _select_code(b: Any, which: Any, *cases: Any) -> Any:
+    if len(cases) == 2:
+        return b.select(which if which.dtype == np.bool_ else b.compare("gt", which), *cases)
+    out = cases[0]
+    for k, case in enumerate(cases[1:], 1):
+        out = b.select(b.compare("ge", which, b.constant(k, which.dtype)), out, case)
+    return out
+
+
 select_n = define(
     "select_n",
     type_rule=_select_type,
@@ -186,6 +195,7 @@ select_n = define(
     partial_sums=select_sums,
     hlo_name="select",
     elementwise=True,
+    code=_select_code,
 )
 
 
@@ -230,11 +240,12 @@ clamp = define(
     batch=same_shape_batch(1),
     partial_sums=refuse_unreduced,
     elementwise=True,
+    code=lambda b, low, x, high: b.min(b.max(x, low), high),
 )
 
 # -- values unchanged -------------------------------------------------------------------------------
 
-stop_gradient_op = unary("stop_gradient", "bifck", lambda x: x, None, hlo_name="copy")
+stop_gradient_op = unary("stop_gradient", "bifck", lambda x: x, None, hlo_name="copy", code=lambda b, x: x)
 
 
 def stop_gradient(x: Any) -> Any:

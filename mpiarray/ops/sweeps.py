@@ -103,6 +103,9 @@ class Swept(Tiled):
         able = narrow and alone and reads and not any(read is None or any(read) for read in reads)
         return [before[0], final] if able and writer_of(before[0]) is not None else [final]
 
+    def _last(self) -> list[Eqn]:
+        return self.tail
+
     @cached_property
     def bands(self) -> Bands | None:
         """The order of the tiles; None where the result cannot be written over the array."""

@@ -32,6 +32,7 @@ from mpiarray.core.plan import Plan, replicated
 from mpiarray.core.source import Source
 from mpiarray.core.value import Literal
 from mpiarray.errors import InternalError
+from mpiarray.ops import compiled_chains
 from mpiarray.ops.linear import broadcast_in_dim, reduce_sum, reshape, squeeze
 from mpiarray.ops.moments import collector, moments
 from mpiarray.ops.reductions import reduce_and, reduce_max, reduce_min, reduce_or, reduce_prod, reduce_xor
@@ -235,6 +236,11 @@ class Tiled:
         self.by_row = {e.outvars[0] for e in self.steps if rows and self._is_by_row(e)}
         self.steps = with_factors(self.steps, jaxpr.outvars, self.is_full, self._summed())
         self.steps.sort(key=lambda e: e.outvars[0] is delayed)
+        if compiled_chains.wanted(shape):
+            last = set(self._last())
+            self.steps = compiled_chains.with_chains(
+                self.steps, lambda e: e not in last and self._may_be_chained(e), self._read_elsewhere()
+            )
         ends = [e for e in self.steps if e.outvars[0] not in self.by_row]
         self.sums = {e.outvars[0]: accumulator(e) for e in ends if e.op.name in COMBINE}
         self.moments = {e.outvars[0]: e for e in ends if e.op is moments}
@@ -259,6 +265,18 @@ class Tiled:
         small = eqn.op.name in COMBINE and eqn.invars[0].aval.shape != self.shape
         return small or eqn.op in (broadcast_in_dim, reshape, squeeze)
 
+    def _may_be_chained(self, eqn: Eqn) -> bool:
+        (out,) = eqn.outvars
+        return out.aval.shape == self.shape and out not in self.by_row
+
+    def _read_elsewhere(self) -> set[Any]:
+        """Values of which there must be arrays, whatever the steps are."""
+        return {v for v in self.jaxpr.outvars if not isinstance(v, Literal)}
+
+    def _last(self) -> Sequence[Eqn]:
+        """Steps that stay as they are."""
+        return ()
+
     def _summed(self) -> list[tuple[int, ...]]:
         """Dims over which products are added up without being made: all of them, or those of the rows."""
         dims = tuple(range(len(self.shape)))
@@ -280,7 +298,8 @@ class Tiled:
         each = max(1, self._bytes_per_element())
         elements = math.prod(self.shape)
         joined = self.sums or self.moments or self.buffers.dtypes
-        if each * elements <= _UNCUT_BYTES and not joined:
+        alone = len(self.steps) == 1 and self.steps[0].op is compiled_chains.chain and self.delayed is None
+        if not joined and (each * elements <= _UNCUT_BYTES or (alone and not self._is_stencil())):
             return max(1, elements)
         row = math.prod(self.shape[len(self.shape) - self.rows :]) if self.rows else 1
         row = max([row, *(math.prod(self.shape[len(e.params["axes"]) :]) for e in self.moments.values())])

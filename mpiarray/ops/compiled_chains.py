@@ -1,0 +1,148 @@
+"""`chain`: elementwise equations of a group that become one function of elements, compiled (`ops.machine_code`).
+
+Where numpy runs seven cheap operations on a tile, seven loops read and write the cache.  A chain is some equations with one
+result, whose other values nobody else reads; its loop keeps them in registers.  Which equations may be in one the
+ops say themselves (`Op.code`): those whose results are the same to the last bit.  Functions such as exp, which numpy has
+written for vectors, are not among them.
+
+Apart from `ops.tiles`, which runs a chain as any other ufunc.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpiarray.config import config
+from mpiarray.core.jaxpr import Eqn
+from mpiarray.core.op import Op
+from mpiarray.core.value import Literal
+from mpiarray.ops import machine_code
+from mpiarray.ops.machine_code import Code, Declined, Text, Value
+from mpiarray.ops.names import name
+from mpiarray.ops.tile_steps import ufunc_of
+from mpiarray.types import dtypes
+
+_LEAST_ELEMENTS = 1 << 16  # of a block, for which 10 ms of compiling are soon regained
+_MOST_EQUATIONS = 64
+_MOST_OPERANDS = 20  # numpy 1 takes 32 with the result
+
+
+def _function_of(*, function: np.ufunc) -> np.ufunc:
+    return function
+
+
+def _apply(*blocks: Any, function: np.ufunc) -> Any:
+    return function(*blocks)
+
+
+_apply.for_params = _function_of  # type: ignore[attr-defined]
+
+# not one of core.op.OPS: programs never contain it, only steps on tiles do
+chain = Op(name="chain", impl=_apply, elementwise=True, multiple_results=False, code=None)
+
+
+def wanted(shape: Sequence[int]) -> bool:
+    """Whether groups on blocks of that shape are to have chains.
+
+    Raises ImportError where the user asks for them and they cannot be compiled.
+    """
+    if config.llvm == "auto":
+        return math.prod(shape) >= _LEAST_ELEMENTS and not machine_code.available()
+    if config.llvm and (missing := machine_code.available()):
+        raise ImportError(f"config.llvm (MPIARRAY_LLVM) is on, but {missing}")
+    return bool(config.llvm)
+
+
+def with_chains(steps: Sequence[Eqn], able: Callable[[Eqn], bool], kept: Collection[Any]) -> list[Eqn]:
+    """The steps with chains of equations in place of those that they are made of.
+
+    able  whether an equation may be part of one, as far as the caller knows
+    kept  values that others than the steps read
+    """
+    found: list[list[Eqn]] = _cones(steps, able, kept)
+    made = {cone[-1].outvars[0]: cone for cone in found if len(cone) > 1 or _is_better_alone(cone[0])}
+    inner = {e.outvars[0] for cone in made.values() for e in cone[:-1]}
+    steps = [e for e in steps if e.outvars[0] not in inner]
+    return [compiled(made[e.outvars[0]]) if e.outvars[0] in made else e for e in steps]
+
+
+def _cones(steps: Sequence[Eqn], able: Callable[[Eqn], bool], kept: Collection[Any]) -> list[list[Eqn]]:
+    """Equations in sets with one result each, in their order: an equation is with its readers if they all are in one set."""
+    readers: dict[Any, list[Eqn]] = {}
+    for eqn in steps:
+        for v in _variables(eqn):
+            readers.setdefault(v, []).append(eqn)
+    of: dict[Any, list[Eqn]] = {}  # by result
+    operands: dict[int, set[Any]] = {}
+    cones: list[list[Eqn]] = []
+    for eqn in reversed(steps):
+        if not able(eqn) or not has_code(eqn):
+            continue
+        (out,) = eqn.outvars
+        theirs = [of.get(e.outvars[0]) for e in readers.get(out, ())]
+        cone = theirs[0] if theirs and out not in kept and all(c is theirs[0] for c in theirs) else None
+        if cone is not None:
+            reads = (operands[id(cone)] - {out}) | set(_variables(eqn))
+            if len(cone) >= _MOST_EQUATIONS or len(reads) > _MOST_OPERANDS:
+                cone = None
+        if cone is None:
+            cone, reads = [], set(_variables(eqn))
+            cones.append(cone)
+        cone.insert(0, eqn)
+        of[out] = cone
+        operands[id(cone)] = reads
+    return cones
+
+
+def _is_better_alone(eqn: Eqn) -> bool:
+    """Whether one equation is faster compiled: those that numpy has no loop for, but for values that pass unchanged."""
+    return ufunc_of(eqn) is None and len(eqn.invars) + len(eqn.params) > 1 and eqn.op is not name
+
+
+def _variables(eqn: Eqn) -> list[Any]:
+    return [v for v in dict.fromkeys(eqn.invars) if not isinstance(v, Literal)]
+
+
+def has_code(eqn: Eqn) -> bool:
+    """Whether an equation's op has code for these dtypes."""
+    if eqn.op.code is None or not _variables(eqn):
+        return False
+    if not all(machine_code.has_code(dtypes.storage(v.aval.dtype)) for v in (*eqn.invars, *eqn.outvars)):
+        return False
+    code = Code(1, Text())
+    try:
+        out = _written(code, eqn, {v: Value("%x", dtypes.storage(v.aval.dtype)) for v in _variables(eqn)})
+    except Declined:
+        return False
+    return out.dtype == dtypes.storage(eqn.outvars[0].aval.dtype)
+
+
+def _written(code: Code, eqn: Eqn, values: dict[Any, Value]) -> Value:
+    """What an equation makes of values, added to the text."""
+    operands = [
+        code.constant(v.val, dtypes.storage(v.aval.dtype)) if isinstance(v, Literal) else values[v] for v in eqn.invars
+    ]
+    assert eqn.op.code is not None, "asked before"
+    return eqn.op.code(code, *operands, **eqn.params)
+
+
+def compiled(cone: Sequence[Eqn]) -> Eqn:
+    """The equation that a set is."""
+    made = {e.outvars[0] for e in cone}
+    operands = [v for v in dict.fromkeys(v for e in cone for v in _variables(e)) if v not in made]
+    result = cone[-1].outvars[0]
+
+    def body(code: Code, inputs: Sequence[Value]) -> Value:
+        values = dict(zip(operands, inputs))
+        for eqn in cone:
+            values[eqn.outvars[0]] = _written(code, eqn, values)
+        return values[result]
+
+    kinds = tuple(dtypes.storage(v.aval.dtype) for v in operands)
+    kind = dtypes.storage(result.aval.dtype)
+    function = machine_code.ufunc(machine_code.text_of(kinds, kind, body), kinds, kind)
+    return Eqn(chain, operands, (result,), {"function": function}, cone[-1].mesh, cone[-1].source)

@@ -1,0 +1,431 @@
+"""Functions of elements as machine code: numpy ufuncs that are written here as LLVM's assembly and compiled by llvmlite.
+
+llvmlite is the extra `llvm`; it is imported when the first function is compiled, and nowhere else.  A function takes some
+5 to 20 ms to compile, since nothing is left to find out: the text has the vectors, the loop and the order of operations.
+
+Results are numpy's to the last bit.  Each operation rounds by itself (no flags that allow more, so nothing is contracted or
+reordered), constants are read from memory (so nothing is folded), and where C and numpy leave something open the code does what
+numpy's loops on x86 do: of two zeros a maximum is the second, of NaN the first.  Only which of two NaNs an
+operation passes on is open, as in numpy, where the ends of arrays differ from their middles.  Elsewhere than on x86 nothing is
+compiled (`available`), since numpy's loops differ there and nobody has compared.
+
+A function is an ordinary ufunc: strides, broadcasting, `out=` and overlapping memory are numpy's business.  numpy calls the
+loop for one dim.  If all steps in it are one element, or none (an operand that is broadcast, which is spread over a vector
+first), it runs on vectors in place; else, and at its end, elements are gathered into vectors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import platform
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_VECTOR = 64  # bytes of the widest operands of one pass of the loop
+_BOOL = np.dtype(np.bool_)
+_IN_MEMORY = {
+    np.dtype(name): text
+    for text, names in {
+        "i8": "bool int8 uint8", "i16": "int16 uint16", "i32": "int32 uint32", "i64": "int64 uint64",
+        "float": "float32", "double": "float64",
+    }.items()
+    for name in names.split()
+}  # fmt: skip
+
+
+class Declined(Exception):
+    """There is no code for an operation on these dtypes that does what numpy does."""
+
+
+class Value(NamedTuple):
+    """What an operation reads or makes: its name in the text, and the dtype of its elements."""
+
+    name: str
+    dtype: Any
+
+
+def has_code(dtype: Any) -> bool:
+    """Whether elements of a dtype can be operands and results."""
+    return dtype in _IN_MEMORY
+
+
+class Code:
+    """The operations on vectors: each method writes a line or some, and gives the name of what they make.
+
+    Operands are `Value`s of one dtype, except where a method says otherwise.
+    """
+
+    def __init__(self, lanes: int, text: Text):
+        self.lanes = lanes
+        self.text = text
+
+    # -- arithmetic
+
+    def add(self, x: Value, y: Value) -> Value:
+        return self._binary("add", "fadd", x, y)
+
+    def sub(self, x: Value, y: Value) -> Value:
+        return self._binary("sub", "fsub", x, y)
+
+    def mul(self, x: Value, y: Value) -> Value:
+        return self._binary("mul", "fmul", x, y)
+
+    def div(self, x: Value, y: Value) -> Value:
+        """Of floats."""
+        return self._binary(None, "fdiv", x, y)
+
+    def neg(self, x: Value) -> Value:
+        if x.dtype.kind == "f":
+            return self._line(x.dtype, f"fneg {self.type(x)} {x.name}")
+        return self.sub(self.constant(0, x.dtype), x)
+
+    def abs(self, x: Value) -> Value:
+        return self.call("fabs", x) if x.dtype.kind == "f" else self.select(self.compare("lt", x), x, self.neg(x))
+
+    def sign(self, x: Value) -> Value:
+        """-1, 0 or 1; zeros of floats and NaN stay as they are."""
+        one, zero = self.constant(1, x.dtype), self.constant(0, x.dtype)
+        if x.dtype.kind == "f":
+            return self.select(self._compare("fcmp", "ueq", x, zero), self.call("copysign", one, x), x)
+        found = self.select(self.compare("gt", x), zero, one)
+        return found if x.dtype.kind == "u" else self.select(self.compare("lt", x), found, self.neg(one))
+
+    def sqrt(self, x: Value) -> Value:
+        return self.call("sqrt", x)
+
+    def max(self, x: Value, y: Value) -> Value:
+        return self._extreme("gt", x, y)
+
+    def min(self, x: Value, y: Value) -> Value:
+        return self._extreme("lt", x, y)
+
+    def _extreme(self, order: str, x: Value, y: Value) -> Value:
+        if x.dtype == _BOOL:
+            return self.bits("or" if order == "gt" else "and", x, y)
+        found = self.select(self.compare(order, x, y), y, x)
+        return self.select(self._compare("fcmp", "uno", x, x), found, x) if x.dtype.kind == "f" else found
+
+    # -- bits, comparisons, choices
+
+    def bits(self, name: str, x: Value, y: Value) -> Value:
+        """`and`, `or` or `xor` of integers or bools."""
+        return self._binary(name, None, x, y)
+
+    def invert(self, x: Value) -> Value:
+        """All bits of integers, or bools, the other way."""
+        return self.bits("xor", x, self.constant(True if x.dtype == _BOOL else -1, x.dtype))
+
+    def compare(self, order: str, x: Value, y: Value | None = None) -> Value:
+        """Bools: eq, ne, lt, le, gt, ge, of x and y (or 0); NaN is unequal to all."""
+        y = self.constant(0, x.dtype) if y is None else y
+        if x.dtype.kind == "f":
+            return self._compare("fcmp", ("u" if order == "ne" else "o") + order, x, y)
+        signed = "s" if x.dtype.kind == "i" else "u"
+        return self._compare("icmp", order if order in ("eq", "ne") else signed + order, x, y)
+
+    def is_finite(self, x: Value) -> Value:
+        return self.compare("lt", self.call("fabs", x), self.constant(np.inf, x.dtype))
+
+    def select(self, mask: Value, no: Value, yes: Value) -> Value:
+        """`yes` where the mask, of bools, is True."""
+        kind = self.type(yes)
+        return self._line(yes.dtype, f"select {self.type(mask)} {mask.name}, {kind} {yes.name}, {kind} {no.name}")
+
+    # -- other dtypes
+
+    def cast(self, x: Value, dtype: Any) -> Value:
+        """As `types.dtypes.cast`."""
+        if not has_code(dtype):
+            raise Declined
+        if dtype == x.dtype:
+            return x
+        if dtype == _BOOL:
+            return self.compare("ne", x)
+        if x.dtype.kind == "f" and dtype.kind != "f":
+            return self._to_integer(x, dtype)
+        wider = dtype.itemsize > x.dtype.itemsize
+        if dtype.kind == "f":
+            if x.dtype.kind == "f":
+                return self._convert("fpext" if wider else "fptrunc", x, dtype)
+            return self._convert("sitofp" if x.dtype.kind == "i" else "uitofp", x, dtype)
+        if x.dtype == _BOOL:
+            return self._convert("zext", x, dtype)
+        if dtype.itemsize == x.dtype.itemsize:
+            return Value(x.name, dtype)
+        return self._convert(("sext" if x.dtype.kind == "i" else "zext") if wider else "trunc", x, dtype)
+
+    def _to_integer(self, x: Value, dtype: Any) -> Value:
+        """Towards zero; what is beyond the limits becomes the limit, and NaN 0."""
+        info = np.iinfo(dtype)
+        low, high = int(info.min), int(info.max)
+        found = self._convert(
+            "fptosi" if dtype.kind == "i" else "fptoui", x, dtype
+        )  # meaningless where it is not chosen
+        zero = self.constant(0, dtype)
+        found = self.select(self._compare("fcmp", "uno", x, x), found, zero)
+        below = self.compare("lt", x, self.constant(low, x.dtype))
+        found = self.select(below, found, self.constant(low, dtype) if low else zero)
+        above = self.compare("ge", x, self.constant(high + 1, x.dtype))
+        return self.select(above, found, self.constant(high, dtype))
+
+    # -- the text
+
+    def constant(self, number: Any, dtype: Any) -> Value:
+        name = self.text.constant(np.asarray(number).astype(dtype), self.lanes)
+        return self._loaded(self._line(dtype, f"load {self._memory_type(dtype)}, ptr {name}"))
+
+    def type(self, x: Value) -> str:
+        return f"<{self.lanes} x {'i1' if x.dtype == _BOOL else _IN_MEMORY[x.dtype]}>"
+
+    def load(self, place: str, dtype: Any) -> Value:
+        return self._loaded(self._line(dtype, f"load {self._memory_type(dtype)}, ptr {place}, align 1"))
+
+    def store(self, x: Value, place: str) -> None:
+        kind = self._memory_type(x.dtype)
+        name = x.name
+        if x.dtype == _BOOL:
+            name = self._line(x.dtype, f"zext {self.type(x)} {x.name} to {kind}").name
+        self.text.line(f"store {kind} {name}, ptr {place}, align 1")
+
+    def call(self, name: str, *operands: Value) -> Value:
+        """One of LLVM's own functions of floats."""
+        x = operands[0]
+        if x.dtype.kind != "f":
+            raise Declined
+        kind = self.type(x)
+        full = f"@llvm.{name}.v{self.lanes}f{8 * x.dtype.itemsize}"
+        self.text.declare(f"declare {kind} {full}({', '.join([kind] * len(operands))})")
+        return self._line(x.dtype, f"call {kind} {full}({', '.join(f'{kind} {v.name}' for v in operands)})")
+
+    def _memory_type(self, dtype: Any) -> str:
+        return f"<{self.lanes} x {_IN_MEMORY[dtype]}>"
+
+    def _loaded(self, x: Value) -> Value:
+        if x.dtype != _BOOL:
+            return x
+        return self._line(_BOOL, f"icmp ne {self._memory_type(_BOOL)} {x.name}, zeroinitializer")
+
+    def _binary(self, integers: str | None, floats: str | None, x: Value, y: Value) -> Value:
+        name = floats if x.dtype.kind == "f" else integers
+        if name is None or y.dtype != x.dtype or (x.dtype == _BOOL and name not in ("and", "or", "xor")):
+            raise Declined
+        return self._line(x.dtype, f"{name} {self.type(x)} {x.name}, {y.name}")
+
+    def _compare(self, name: str, order: str, x: Value, y: Value) -> Value:
+        return self._line(_BOOL, f"{name} {order} {self.type(x)} {x.name}, {y.name}")
+
+    def _convert(self, name: str, x: Value, dtype: Any) -> Value:
+        return self._line(dtype, f"{name} {self.type(x)} {x.name} to {self.type(Value('', dtype))}")
+
+    def _line(self, dtype: Any, text: str) -> Value:
+        return Value(self.text.named(text), dtype)
+
+
+class Text:
+    """The text of a module: one function's lines, and what it mentions."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.declarations: dict[str, None] = {}
+        self.constants: dict[tuple[Any, bytes], str] = {}
+        self.count = 0
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+    def named(self, text: str) -> str:
+        name = f"%v{self.count}"
+        self.count += 1
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def declare(self, text: str) -> None:
+        self.declarations[text] = None
+
+    def constant(self, number: np.ndarray, lanes: int) -> str:
+        """A variable, which nobody writes, but the compiler does not know it."""
+        key = (number.dtype, number.tobytes())
+        if key not in self.constants:
+            name = self.constants[key] = f"@c{len(self.constants)}"
+            bits = f"i{8 * number.dtype.itemsize}"
+            value = int.from_bytes(number.tobytes(), "little")
+            self.declare(f"{name} = global <{lanes} x {bits}> <{', '.join([f'{bits} {value}'] * lanes)}>")
+        return self.constants[key]
+
+    def whole(self) -> str:
+        return "\n".join([*self.declarations, *self.lines, ""])
+
+
+Body = Callable[[Code, Sequence[Value]], Value]
+
+
+def text_of(operands: Sequence[Any], result: Any, body: Body) -> str:
+    """The text of the loop of a ufunc: of operands of these dtypes, `body` writes the result."""
+    kinds = [*operands, result]
+    lanes = _VECTOR // max(d.itemsize for d in kinds)
+    text = Text()
+    code = Code(lanes, text)
+    line = text.line
+    count, numbers = len(operands), range(len(kinds))
+    line("define void @loop(ptr %args, ptr %dims, ptr %steps, ptr %data) {")
+    line("entry:")
+    line("%n = load i64, ptr %dims")
+    for k, dtype in enumerate(kinds):
+        line(f"%b{k} = alloca <{lanes} x {_IN_MEMORY[dtype]}>")
+        line(f"%pa{k} = getelementptr ptr, ptr %args, i64 {k}")
+        line(f"%a{k} = load ptr, ptr %pa{k}")
+        line(f"%ps{k} = getelementptr i64, ptr %steps, i64 {k}")
+        line(f"%s{k} = load i64, ptr %ps{k}")
+        line(f"%unit{k} = icmp eq i64 %s{k}, {dtype.itemsize}")
+        line(f"%zero{k} = icmp eq i64 %s{k}, {0 if k < count else dtype.itemsize}")
+        line(f"%good{k} = or i1 %unit{k}, %zero{k}")
+        line(f"%all{k} = and i1 %good{k}, {f'%all{k - 1}' if k else 'true'}")
+    line(f"%long = icmp uge i64 %n, {lanes}")
+    line(f"%able = and i1 %long, %all{count}")
+    line("br i1 %able, label %spread, label %parts")
+    line("spread:")
+    for k, dtype in enumerate(operands):
+        kind = _IN_MEMORY[dtype]
+        line(f"%e{k} = load {kind}, ptr %a{k}, align 1")
+        line(f"%i{k} = insertelement <{lanes} x {kind}> poison, {kind} %e{k}, i64 0")
+        line(
+            f"%f{k} = shufflevector <{lanes} x {kind}> %i{k}, <{lanes} x {kind}> poison, <{lanes} x i32> zeroinitializer"
+        )
+        line(f"store <{lanes} x {kind}> %f{k}, ptr %b{k}")
+        line(f"%p{k} = select i1 %zero{k}, ptr %b{k}, ptr %a{k}")
+        line(f"%t{k} = select i1 %zero{k}, i64 0, i64 {lanes * dtype.itemsize}")
+    line("br label %vectors")
+    line("vectors:")
+    line("%d = phi i64 [0, %spread], [%dn, %vectors]")
+    for k in numbers:
+        line(f"%q{k} = phi ptr [{f'%p{k}' if k < count else f'%a{k}'}, %spread], [%qn{k}, %vectors]")
+    code.store(body(code, [code.load(f"%q{k}", d) for k, d in enumerate(operands)]), f"%q{count}")
+    for k in numbers:
+        line(f"%qn{k} = getelementptr i8, ptr %q{k}, i64 {f'%t{k}' if k < count else lanes * result.itemsize}")
+    line(f"%dn = add i64 %d, {lanes}")
+    line(f"%after = add i64 %dn, {lanes}")
+    line("%more = icmp ule i64 %after, %n")
+    line("br i1 %more, label %vectors, label %parts")
+    _gathered(code, operands, result, body)
+    line("}")
+    return text.whole()
+
+
+def _gathered(code: Code, operands: Sequence[Any], result: Any, body: Body) -> None:
+    """From element `%d` on: a vector at a time from and to buffers, the last of which may repeat its last element."""
+    line, lanes, count = code.text.line, code.lanes, len(operands)
+    line("parts:")
+    line("%g = phi i64 [0, %entry], [%dn, %vectors], [%gn, %scattered]")
+    line("%left = sub i64 %n, %g")
+    line("%any = icmp ugt i64 %left, 0")
+    line("br i1 %any, label %part, label %end")
+    line("part:")
+    line(f"%short = icmp ult i64 %left, {lanes}")
+    line(f"%m = select i1 %short, i64 %left, i64 {lanes}")
+    line("%last = sub i64 %m, 1")
+    for k in range(count + 1):
+        line(f"%o{k} = mul i64 %g, %s{k}")
+        line(f"%h{k} = getelementptr i8, ptr %a{k}, i64 %o{k}")
+    line("br label %gather")
+    line("gather:")
+    line("%j = phi i64 [0, %part], [%jn, %gather]")
+    line("%within = icmp ult i64 %j, %last")
+    line("%from = select i1 %within, i64 %j, i64 %last")
+    for k, dtype in enumerate(operands):
+        kind = _IN_MEMORY[dtype]
+        line(f"%w{k} = mul i64 %from, %s{k}")
+        line(f"%x{k} = getelementptr i8, ptr %h{k}, i64 %w{k}")
+        line(f"%y{k} = load {kind}, ptr %x{k}, align 1")
+        line(f"%z{k} = getelementptr {kind}, ptr %b{k}, i64 %j")
+        line(f"store {kind} %y{k}, ptr %z{k}")
+    line("%jn = add i64 %j, 1")
+    line(f"%full = icmp ult i64 %jn, {lanes}")
+    line("br i1 %full, label %gather, label %compute")
+    line("compute:")
+    code.store(body(code, [code.load(f"%b{k}", d) for k, d in enumerate(operands)]), f"%b{count}")
+    line("br label %scatter")
+    line("scatter:")
+    line("%l = phi i64 [0, %compute], [%ln, %scatter]")
+    kind = _IN_MEMORY[result]
+    line(f"%u = getelementptr {kind}, ptr %b{count}, i64 %l")
+    line(f"%r = load {kind}, ptr %u")
+    line(f"%wo = mul i64 %l, %s{count}")
+    line(f"%xo = getelementptr i8, ptr %h{count}, i64 %wo")
+    line(f"store {kind} %r, ptr %xo, align 1")
+    line("%ln = add i64 %l, 1")
+    line("%rest = icmp ult i64 %ln, %m")
+    line("br i1 %rest, label %scatter, label %scattered")
+    line("scattered:")
+    line("%gn = add i64 %g, %m")
+    line("br label %parts")
+    line("end:")
+    line("ret void")
+
+
+# -- compiling ------------------------------------------------------------------------------------------------
+
+
+@cache
+def available() -> str:
+    """Empty if functions can be compiled here; else what is missing."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return f"machine code is made for x86-64 only, and this machine is {platform.machine()}"
+    if importlib.util.find_spec("llvmlite") is None:
+        return "llvmlite is not installed for this Python: pip install 'mpiarray[llvm]'"
+    return ""
+
+
+@cache
+def _compiler() -> tuple[Any, Any]:
+    """llvmlite, and what it compiles for: the processor that this process runs on."""
+    binding = importlib.import_module("llvmlite.binding")
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    machine = binding.Target.from_default_triple().create_target_machine(
+        cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=3
+    )
+    return binding, machine
+
+
+@cache
+def _numpys() -> Callable[..., Any]:
+    """numpy's C function `PyUFunc_FromFuncAndData`."""
+    try:
+        core = importlib.import_module("numpy._core._multiarray_umath")
+    except ImportError:  # numpy 1
+        core = importlib.import_module("numpy.core._multiarray_umath")
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    table = ctypes.cast(pointer_of(core._UFUNC_API, None), ctypes.POINTER(ctypes.c_void_p))
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    shape = ctypes.PYFUNCTYPE(ctypes.py_object, pointer, pointer, pointer, *[number] * 4, pointer, pointer, number)
+    return shape(table[1])
+
+
+_kept: list[Any] = []  # what ufuncs point to: they live as long as the process
+
+
+@cache
+def ufunc(text: str, operands: tuple[Any, ...], result: Any) -> np.ufunc:
+    """The ufunc whose loop a text is; one for equal texts.  Raises ImportError, saying what to do, where it cannot be made."""
+    missing = available()
+    if missing:
+        raise ImportError(missing)
+    binding, machine = _compiler()
+    module = binding.parse_assembly(text)
+    module.verify()
+    engine = binding.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    loops = (ctypes.c_void_p * 1)(engine.get_function_address("loop"))
+    data = (ctypes.c_void_p * 1)(None)
+    kinds = (ctypes.c_char * (len(operands) + 1))(*(np.dtype(d).num for d in (*operands, result)))
+    name, words = ctypes.create_string_buffer(b"chain"), ctypes.create_string_buffer(b"Several operations in one.")
+    _kept.append((engine, machine, loops, data, kinds, name, words))
+    at = ctypes.addressof
+    none = -1  # no identity
+    return _numpys()(at(loops), at(data), at(kinds), 1, len(operands), 1, none, at(name), at(words), 0)

@@ -1,0 +1,270 @@
+"""Chains of operations as machine code give what numpy gives, to the last bit; and what is done where they cannot be compiled."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import mpiarray as jax
+import mpiarray.numpy as jnp
+from mpiarray.compiler.passes import fuse
+from mpiarray.config import config
+from mpiarray.core.jaxpr import Eqn, Jaxpr, Var
+from mpiarray.core.op import OPS
+from mpiarray.core.value import literal
+from mpiarray.ops import compiled_chains, machine_code, tiles
+from mpiarray.ops.tile_steps import kernel_of
+from mpiarray.types.aval import ShapedArray
+from mpiarray.types.mesh import AbstractMesh
+from tests.ops.test_tiles import random_program, unfused, values
+
+MISSING = machine_code.available()
+compiling = pytest.mark.skipif(bool(MISSING), reason=MISSING or "-")
+
+EVERYWHERE = AbstractMesh((), ())
+FLOATS = [np.dtype(d) for d in ("f4", "f8")]
+INTEGERS = [np.dtype(d) for d in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")]
+BOOL = np.dtype(bool)
+COUNT = 1003  # some vectors, and a part of one
+
+
+def edges(dtype: np.dtype, rng: np.random.Generator, count: int = COUNT) -> np.ndarray:
+    """Numbers of all sizes, and the ones at which functions change."""
+    if dtype == BOOL:
+        return rng.integers(0, 2, count).astype(bool)
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        special = np.array([0, 1, info.max, info.min, info.max - 1, info.min + 1, 2, 3], dtype)
+        found = rng.integers(info.min, info.max, count, dtype, endpoint=True)
+        found[: count // 3] >>= dtype.type(4 * dtype.itemsize)
+    else:
+        info = np.finfo(dtype)
+        limits = [float(2**k) + d for k in (7, 8, 15, 16, 31, 32, 63, 64) for d in (-1, -0.5, 0)]
+        special = np.array(
+            [0.0, -0.0, np.nan, np.inf, -np.inf, 1, -1, 0.5, -0.5, 1.5, info.max, info.min, info.tiny, -info.tiny]
+            + [info.smallest_subnormal, 3 * info.smallest_subnormal, *limits, *(-x for x in limits)]
+        ).astype(dtype)
+        with np.errstate(all="ignore"):
+            found = (rng.standard_normal(count) * 2.0 ** rng.integers(-160, 160, count)).astype(dtype)
+        found[: count // 3] = rng.standard_normal(count // 3) * 3
+    places = rng.random(count) < 0.4
+    found[places] = rng.choice(special, np.count_nonzero(places))
+    return found
+
+
+def bits(x: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}")
+
+
+def equation(name: str, dtypes: list[np.dtype], /, **params) -> Eqn:
+    avals = [ShapedArray((COUNT,), d) for d in dtypes]
+    out = OPS[name].type_rule(*avals, **params)
+    return Eqn(OPS[name], [Var(a) for a in avals], (Var(ShapedArray(out.shape, out.dtype)),), params, EVERYWHERE)
+
+
+def cases():
+    """(op, dtypes of its operands, params): all ops that have code, for all dtypes that they take."""
+    number = [*FLOATS, *INTEGERS]
+    for d in number:
+        yield from ((name, [d, d], {}) for name in ("add", "sub", "mul", "add_any", "max", "min"))
+        yield from ((name, [d], {}) for name in ("neg", "square", "sign", "stop_gradient"))
+        yield from ((name, [d, d], {}) for name in ("eq", "ne", "lt", "le", "gt", "ge"))
+        yield "clamp", [d, d, d], {}
+        yield "select_n", [BOOL, d, d], {}
+        yield "masked", [BOOL, d], {}
+        yield from (("integer_pow", [d], {"y": y}) for y in (0, 1, 2, 3, 7, 10))
+        if d.kind != "u":
+            yield "abs", [d], {}
+    for d in FLOATS:
+        yield "div", [d, d], {}
+        yield from ((name, [d], {}) for name in ("sqrt", "rsqrt", "floor", "ceil", "is_finite"))
+        yield from (("integer_pow", [d], {"y": y}) for y in (-1, -2, -5))
+        yield "name", [d], {"name": "a"}
+    for d in [BOOL, *INTEGERS]:
+        yield from ((name, [d, d], {}) for name in ("and", "or", "xor", "max", "min", "eq", "ne", "lt", "ge"))
+        yield "not", [d], {}
+    yield "select_n", [np.dtype("i4"), *[np.dtype("f4")] * 2], {}
+    yield "select_n", [np.dtype("i4"), *[np.dtype("i2")] * 4], {}
+    for source, target in itertools.product([BOOL, *number], repeat=2):
+        yield "convert_element_type", [source], {"new_dtype": target, "weak_type": False}
+
+
+CASES = list(cases())
+
+
+@compiling
+@pytest.mark.parametrize("name", sorted({name for name, *_ in CASES}))
+def test_every_operation(name):
+    rng = np.random.default_rng(0)
+    for _, kinds, params in (c for c in CASES if c[0] == name):
+        eqn = equation(name, kinds, **params)
+        assert compiled_chains.has_code(eqn), f"{name} of {kinds} is left to numpy"
+        function = compiled_chains.compiled([eqn]).params["function"]
+        blocks = [edges(d, rng) for d in kinds]
+        if name == "clamp":
+            blocks[0], blocks[2] = np.fmin(blocks[0], blocks[2]), np.fmax(blocks[0], blocks[2])
+        with np.errstate(all="ignore"):
+            for parts in (blocks, [b[:5] for b in blocks], [b[::3] for b in blocks]):
+                got, want = function(*parts), np.asarray(kernel_of(eqn)(*parts))
+                assert got.dtype == want.dtype
+                wrong = np.flatnonzero(bits(got) != bits(want))
+                found = [(*(p[k] for p in parts), got[k], want[k]) for k in wrong[:3]]
+                assert not found, f"{name} of {kinds}, {params}: operands, result, numpy's: {found}"
+
+
+def test_every_op_with_code_is_compared():
+    assert {name for name, op in OPS.items() if op.code is not None} == {name for name, *_ in CASES}
+
+
+@compiling
+@pytest.mark.parametrize("name", ["div", "rem", "exp", "population_count"])
+def test_what_has_no_code_is_left_to_numpy(name):
+    kinds = [np.dtype("f4" if name == "exp" else "i4")] * (2 if name in ("div", "rem") else 1)
+    assert not compiled_chains.has_code(equation(name, kinds))
+    if name == "exp":
+        for narrow in (np.complex64, np.dtype("f2")):
+            assert not compiled_chains.has_code(equation("mul", [np.dtype(narrow)] * 2))
+
+
+@compiling
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 31, 32, 100])
+def test_strides_broadcasts_and_overlaps(count):
+    """Every memory order, operands of one element, and results in the place of operands."""
+    f4 = np.dtype("f4")
+    text = machine_code.text_of([f4, f4], f4, lambda b, v: b.mul(b.add(v[0], v[1]), v[0]))
+    f = machine_code.ufunc(text, (f4, f4), f4)
+    x = np.random.default_rng(0).standard_normal((6, 3 * count)).astype("f4")
+    want = lambda a, b: (a + b) * a
+    for a in (x[0, :count], x[0, ::3], x[0, ::-3], x[:, :count], x[:, ::3], x[:, :count].T, x[:, 1::3].T[::-1]):
+        for b in (a, np.float32(2), a[..., :1], np.asfortranarray(a), a[:1]):
+            np.testing.assert_array_equal(f(a, b), want(a, b))
+    y = x[:, :count].copy()
+    f(y, x[:, :count], out=y)
+    np.testing.assert_array_equal(y, want(x[:, :count], x[:, :count]))
+    z = x[0].copy()
+    if count > 1:
+        f(z[1:count], z[: count - 1], out=z[1:count])  # numpy takes care of parts that overlap
+        np.testing.assert_array_equal(z[1:count], want(x[0, 1:count], x[0, : count - 1]))
+
+
+@compiling
+def test_nothing_is_contracted_folded_or_reordered():
+    """Products that are added round before; constants take part as if they were not known."""
+    f8 = np.dtype("f8")
+    rng = np.random.default_rng(0)
+    x, y, z = (rng.standard_normal(COUNT) for _ in range(3))
+    f = machine_code.ufunc(
+        text := machine_code.text_of([f8] * 3, f8, lambda b, v: b.sub(b.mul(v[0], v[1]), v[2])), (f8,) * 3, f8
+    )
+    np.testing.assert_array_equal(f(x, y, x * y), np.zeros(COUNT))
+    assert f is machine_code.ufunc(text, (f8,) * 3, f8), "equal texts are compiled once"
+    far = machine_code.text_of([f8], f8, lambda b, v: b.sub(b.add(v[0], b.constant(1e17, f8)), b.constant(1e17, f8)))
+    np.testing.assert_array_equal(machine_code.ufunc(far, (f8,), f8)(x), (x + 1e17) - 1e17)
+    flip = machine_code.text_of([f8], f8, lambda b, v: b.sub(b.constant(-0.0, f8), v[0]))
+    nan = np.array([np.nan, 0.0, -0.0])
+    np.testing.assert_array_equal(bits(machine_code.ufunc(flip, (f8,), f8)(nan)), bits(-0.0 - nan))
+
+
+def steps_of(f, *args):
+    """The names of the steps of the one group of a jitted function."""
+    groups = []
+
+    class Seen(tiles.Tiled):
+        def __init__(self, *args, **params):
+            super().__init__(*args, **params)
+            groups.append(self)
+
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr("mpiarray.ops.sweeps.Tiled", Seen)
+        jax.jit(f)(*args)
+    (group,) = groups
+    return [e.op.name for e in group.steps]
+
+
+@pytest.fixture
+def all_chains(monkeypatch):
+    monkeypatch.setattr(fuse, "_SMALLEST", 0)
+    with config.override("llvm", True):
+        yield
+
+
+@compiling
+def test_which_equations_are_one(all_chains):
+    x = jnp.asarray(np.arange(64, dtype=np.float32))
+    assert steps_of(lambda x: ((x * 0.5 + 1) * x - 3) * x, x) == ["chain"]
+    assert steps_of(lambda x: jnp.exp(x * 2 - 1) * x + 1, x) == ["chain", "exp", "chain"]
+    assert steps_of(lambda x: jnp.exp(x * 2), x) == ["mul", "exp"], "numpy has loops for single operations"
+    two = lambda x: [(y := x * 2 - 1) * x + 1, y]
+    assert steps_of(two, x) == ["chain", "chain"], "what is a result, too, ends a chain"
+    assert steps_of(lambda x: ((y := x * 2 - 1) * y).sum(), x) == ["chain", "reduce_sum"], "BLAS adds the products"
+    assert steps_of(lambda x: jnp.where(x > 1, x, 2) * 3, x) == ["chain"]
+
+
+@compiling
+def test_chains_have_a_limit(all_chains):
+    xs = [jnp.asarray(np.full(64, k, np.float32)) for k in range(22)]
+    f = lambda *xs: sum(xs[1:], xs[0]) * 2
+    assert set(steps_of(f, *xs)) == {"chain"} and len(steps_of(f, *xs)) > 1
+    np.testing.assert_array_equal(np.asarray(jax.jit(f)(*xs)), np.full(64, 2 * sum(range(22)), np.float32))
+
+
+@compiling
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8, np.int32, np.bool_], ids=lambda d: d.__name__)
+@pytest.mark.parametrize("shape", [(1000,), (40, 25), (3, 1, 17)], ids=str)
+@pytest.mark.filterwarnings("ignore")
+def test_random_programs(shape, dtype, all_chains, monkeypatch):
+    monkeypatch.setattr(tiles, "_FEWEST", 1)
+    monkeypatch.setattr(tiles, "_MOST", 77)
+    monkeypatch.setattr(tiles, "_UNCUT_BYTES", 0)
+    with config.override("jax_enable_x64", True):
+        for seed in range(3):
+            rng = np.random.default_rng([seed, *shape])
+            f = random_program(rng, shape)
+            args = (values(rng, shape, dtype), values(rng, shape[-1:], dtype), values(rng, (), dtype))
+            results = []
+            for on in (True, False):
+                with config.override("llvm", on):
+                    results.append(jax.jit(lambda *xs, f=f: f(*xs))(*args))
+            for got, numpys, want in zip(*results, unfused(f, args, monkeypatch), strict=True):
+                np.testing.assert_array_equal(bits(np.asarray(got)), bits(np.asarray(numpys)))
+                assert got.dtype == want.dtype and got.shape == want.shape
+
+
+@compiling
+def test_the_default_is_for_large_blocks(monkeypatch):
+    monkeypatch.setattr(fuse, "_SMALLEST", 0)
+    small, large = (jnp.ones(n, np.float32) for n in (1000, 1 << 16))
+    f = lambda x: x * 2 + 1
+    assert config.llvm == "auto"
+    assert steps_of(f, small) == ["mul", "add"] and steps_of(f, large) == ["chain"]
+    with config.override("llvm", False):
+        assert steps_of(lambda x: f(x), large) == ["mul", "add"]
+
+
+def test_what_is_missing_is_said(monkeypatch):
+    monkeypatch.setattr(fuse, "_SMALLEST", 0)
+    monkeypatch.setattr(machine_code, "available", lambda: "llvmlite is not installed")
+    x = jnp.ones(1 << 16, np.float32)
+    assert steps_of(lambda x: x * 2 + 1, x) == ["mul", "add"]
+    with config.override("llvm", True), pytest.raises(ImportError, match="MPIARRAY_LLVM. is on, but llvmlite is not"):
+        jax.jit(lambda x: x * 2 + 1)(x)
+
+
+def test_where_it_is_said(monkeypatch):
+    machine_code.available.cache_clear()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert "pip install 'mpiarray[llvm]'" in machine_code.available()
+    machine_code.available.cache_clear()
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert "x86-64 only" in machine_code.available()
+    machine_code.available.cache_clear()
+
+
+def test_a_group_of_constants_alone():
+    x = Var(ShapedArray((4,), np.dtype("f4")))
+    eqn = equation("add", [np.dtype("f4")] * 2).replace(invars=[literal(1, np.dtype("f4"))] * 2, outvars=(x,))
+    assert not compiled_chains.has_code(eqn)
+    assert tiles.Tiled(Jaxpr((), (), (x,), [eqn]), (4,)).steps == [eqn]
