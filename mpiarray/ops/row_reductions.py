@@ -19,6 +19,7 @@ import numpy as np
 _vecdot: Any = getattr(np, "vecdot", None)  # numpy 2
 _PIECE = 2048  # elements that one call of BLAS adds up: more of them would lose digits that numpy's pairs of sums keep
 _LEAST = 64  # of a piece
+_MOST = 2**27  # elements of blocks for which the places of rows are kept
 _SHORT = 2048  # elements of a row: in longer ones an extreme itself is found as fast as its place
 
 
@@ -50,6 +51,42 @@ def sum_of_products(a: np.ndarray, b: np.ndarray, axes: tuple[int, ...]) -> np.n
     product = np.multiply(a, b)
     found = sum_of_rows(product, axes)
     return np.add.reduce(product, axis=axes, dtype=a.dtype) if found is None else found
+
+
+def prepared(name: str, shape: tuple[int, ...], dtype: Any, axes: tuple[int, ...], factors: int) -> Any:
+    """What the others here do with blocks of `shape`, or of some of its rows, as a function in which all that depends on the shape is
+    found out: `name` is that of the ufunc, and a sum of products has two factors.  None where there is nothing better."""
+    n = shape[-1]
+    if axes != (len(shape) - 1,) or len(shape) < 2 or n < 2 or dtype.kind != "f" or dtype.itemsize not in (4, 8):
+        return None
+    if name in ("maximum", "minimum") and n <= _SHORT and math.prod(shape) <= _MOST:
+        return _prepared_extreme(name, shape, n)
+    if name != "add" or _vecdot is None or _piece(n) != n:
+        return None
+    vecdot, ones, reduce = _vecdot, _ones(n, dtype), np.add.reduce
+
+    def rows(x: np.ndarray) -> Any:
+        return vecdot(x, ones) if x.flags.c_contiguous else reduce(x, axis=-1)
+
+    def products(a: np.ndarray, b: np.ndarray) -> Any:
+        return vecdot(a, b) if a.flags.c_contiguous and b.flags.c_contiguous else sum_of_products(a, b, axes)
+
+    return rows if factors == 1 else products
+
+
+def _prepared_extreme(name: str, shape: tuple[int, ...], n: int) -> Any:
+    starts = np.arange(0, math.prod(shape), n)
+    ufunc = getattr(np, name)
+
+    def run(x: np.ndarray) -> np.ndarray:
+        if not x.flags.c_contiguous:
+            return ufunc.reduce(x, axis=-1)
+        places = (x.argmax if name == "maximum" else x.argmin)(-1)
+        flat = places.reshape(-1)
+        flat += starts[: flat.size]
+        return x.reshape(-1).take(places)
+
+    return run
 
 
 def sum_of_tile(x: np.ndarray, axes: tuple[int, ...]) -> Any:

@@ -12,13 +12,16 @@ import numpy as np
 from mpiarray.core.jaxpr import Eqn, Var
 from mpiarray.core.value import Literal
 from mpiarray.ops.linear import reduce_sum
-from mpiarray.ops.row_reductions import sum_of_products, sum_of_tile
+from mpiarray.ops.reductions import reduce_max, reduce_min
+from mpiarray.ops.row_reductions import prepared, sum_of_products, sum_of_tile
 from mpiarray.types import dtypes
 
 _BUSY = frozenset((
     np.exp, np.exp2, np.expm1, np.log, np.log2, np.log1p, np.sin, np.cos, np.tan, np.tanh, np.arctan, np.arcsin, np.arccos,
     np.sinh, np.cosh, np.power, np.arctan2, np.logaddexp, np.cbrt,
 ))  # fmt: skip
+
+_UFUNCS = {reduce_sum.name: "add", reduce_max.name: "maximum", reduce_min.name: "minimum"}
 
 
 def ufunc_of(eqn: Eqn) -> Any:
@@ -74,6 +77,14 @@ def reducer_of(eqn: Eqn, **changed: Any) -> Callable[..., Any]:
         if len(axes) == x.ndim or max(axes) < len(axes):
             return partial(sum_of_tile, axes=axes)
     return partial(eqn.op.kernel(dtypes.storage(eqn.invars[0].aval.dtype)), **params)
+
+
+def row_reducer_of(eqn: Eqn) -> Callable[..., Any]:
+    """The same over last dims, of tiles that have whole rows."""
+    x = eqn.invars[0].aval
+    ufunc = _UFUNCS.get(eqn.op.name)
+    found = ufunc and prepared(ufunc, x.shape, dtypes.storage(x.dtype), eqn.params["axes"], len(eqn.invars))
+    return found or reducer_of(eqn)
 
 
 def with_factors(

@@ -36,7 +36,16 @@ from mpiarray.ops import compiled_chains
 from mpiarray.ops.linear import broadcast_in_dim, reduce_sum, reshape, squeeze
 from mpiarray.ops.moments import collector, moments
 from mpiarray.ops.reductions import reduce_and, reduce_max, reduce_min, reduce_or, reduce_prod, reduce_xor
-from mpiarray.ops.tile_steps import Buffers, comparisons_first, kernel_of, reducer_of, ufunc_of, with_factors, writer_of
+from mpiarray.ops.tile_steps import (
+    Buffers,
+    comparisons_first,
+    kernel_of,
+    reducer_of,
+    row_reducer_of,
+    ufunc_of,
+    with_factors,
+    writer_of,
+)
 from mpiarray.types import dtypes
 
 Shape = tuple[int, ...]
@@ -584,10 +593,12 @@ class Writer:
         (out,) = eqn.outvars
         renames = self.tiled.renames(eqn)
         reduces = eqn.op.name in COMBINE and not renames
-        made = ins if renames else f"{self.source.value((reducer_of if reduces else kernel_of)(eqn))}({ins})"
+        rows = self.tiled.rows
+        shapes = [(*s[: len(s) - rows], *(1,) * rows) for s in self.shapes]
+        if not renames and not reduces:
+            ins = self._with_numbers(eqn, shapes)
+        made = ins if renames else f"{self.source.value((row_reducer_of if reduces else kernel_of)(eqn))}({ins})"
         if reduces:
-            rows = self.tiled.rows
-            shapes = [(*s[: len(s) - rows], *(1,) * rows) for s in self.shapes]
             made = f"{made}.reshape({self.source.value(shapes)}[{self._t}])"
         if out in self.tiled.results:
             self.source.line(f"{self.names[out]}[...] = {made}")
@@ -596,6 +607,23 @@ class Writer:
         else:
             self.names[out] = f"v{len(self.names)}"
             self.source.line(f"{self.names[out]} = {made}")
+
+    def _with_numbers(self, eqn: Eqn, shapes: Sequence[Shape]) -> str:
+        """The operands of a function of rows' values, with an array in place of each number: numpy looks at a number for longer
+        than it takes to calculate with some hundred."""
+        names = []
+        for v in eqn.invars:
+            if not isinstance(v, Literal):
+                names.append(self.names[v])
+                continue
+            dtype = dtypes.storage(v.aval.dtype)
+            if v.aval.ndim or ufunc_of(eqn) is None or max(map(math.prod, shapes), default=0) > _FEWEST:
+                names.append(self.source.value(v.val))
+                continue
+            whole = _filled(_FEWEST, dtype, np.asarray(v.val, dtype).tobytes())
+            arrays = [whole[: math.prod(s)].reshape(s) for s in shapes]
+            names.append(f"{self.source.value(arrays)}[{self._t}]")
+        return ", ".join(names)
 
     def _with_bounds(self, eqn: Eqn) -> str | None:
         """The operands of a maximum or minimum of a tile and a number, with an array of that number in its place."""

@@ -111,3 +111,31 @@ def test_without_blas_per_row(monkeypatch):
     monkeypatch.setattr(row_reductions, "_vecdot", None)
     np.testing.assert_array_equal(sums(x, (1,)), np.add.reduce(x, axis=1))
     np.testing.assert_array_equal(row_reductions.sum_of_products(x, x, (1,)), np.add.reduce(x * x, axis=1))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(6, 40), (4, 3, 64), (5, 2048)])
+def test_prepared_ones_give_the_same_bits(shape, dtype):
+    """Also for fewer rows, for rows that are not side by side, and for NaN."""
+    x, y = RNG.standard_normal(shape).astype(dtype), RNG.standard_normal(shape).astype(dtype)
+    x[0, 2] = np.nan
+    axes = (len(shape) - 1,)
+    for a, b in ((x, y), (x[1:], y[1:]), (np.asarray(x, order="F"), y), (x[..., ::2], y[..., ::2])):
+        for name, ufunc in (("maximum", np.maximum), ("minimum", np.minimum)):
+            found = row_reductions.prepared(name, a.shape, a.dtype, axes, 1)
+            np.testing.assert_array_equal(found(a), ufunc.reduce(a, axis=-1))
+        plain = row_reductions.sum_of_rows(a, axes)
+        want = np.add.reduce(a, axis=-1) if plain is None else plain
+        for rows in (shape[0], 9):  # found out for as many, or for a tile of more
+            whole = (rows, *a.shape[1:])
+            run = row_reductions.prepared("add", whole, a.dtype, axes, 1)
+            if run is not None:  # numpy 2
+                np.testing.assert_array_equal(run(a), want)
+                products = row_reductions.prepared("add", whole, a.dtype, axes, 2)
+                np.testing.assert_array_equal(products(a, b), row_reductions.sum_of_products(a, b, axes))
+
+
+def test_what_is_not_prepared():
+    for shape, dtype, axes in (((4, 5), np.int32, (1,)), ((4, 5), np.float32, (0,)), ((4, 1), np.float32, (1,)),
+                               ((2, 3, 4), np.float32, (1, 2)), ((3, 5000), np.float32, (1,))):  # fmt: skip
+        assert row_reductions.prepared("add", shape, np.dtype(dtype), axes, 1) is None
