@@ -163,12 +163,19 @@ square = unary(
     wrapped(np.square),
     lambda t, out, x: mul(t, _times(x, 2)),
     hlo_name="multiply",
-    code=lambda b, x: b.mul(x, x),
+    code=lambda b, x: b.square(x),
 )
 sqrt = unary("sqrt", "fc", np.sqrt, lambda t, out, x: mul(t, div(const_like(x, 0.5), out)), code=lambda b, x: b.sqrt(x))
+
+
+def _rsqrt_code(b: Any, x: Any) -> Any:
+    wide = b.wide(x)
+    return b.cast(b.div(b.constant(1, wide.dtype), b.sqrt(wide)), x.dtype)
+
+
 rsqrt = unary(
     "rsqrt", "fc", widened(lambda x: np.reciprocal(np.sqrt(x))), lambda t, out, x: mul(t, _times(div(out, x), -0.5)),
-    code=lambda b, x: b.div(b.constant(1, x.dtype), b.sqrt(x)),
+    code=_rsqrt_code,
 )  # fmt: skip
 cbrt = unary("cbrt", "f", widened(np.cbrt), lambda t, out, x: mul(t, div(const_like(x, 1 / 3), square(out))))
 
@@ -195,14 +202,14 @@ def _integer_pow(x: Any, *, y: int) -> Any:
 
 
 def _integer_pow_code(b: Any, x: Any, *, y: int) -> Any:
-    left, base, out = abs(y), x, None
+    left, base, out = abs(y), b.wide(x), None
     while left:
         if left & 1:
             out = base if out is None else b.mul(out, base)
         left >>= 1
         base = b.mul(base, base) if left else base
-    one = b.constant(1, x.dtype)
-    return one if out is None else out if y > 0 else b.div(one, out)
+    one = b.constant(1, base.dtype)
+    return b.cast(one if out is None else out if y > 0 else b.div(one, out), x.dtype)
 
 
 def _integer_pow_of(*, y: int) -> Callable[..., Any]:

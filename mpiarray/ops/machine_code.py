@@ -3,10 +3,14 @@
 llvmlite is the extra `llvm`; it is imported when the first function is compiled, and nowhere else.  A function takes some
 5 to 20 ms to compile, since nothing is left to find out: the text has the vectors, the loop and the order of operations.
 
+Floats of 16 bits are held as float32 that have such a value: each operation is followed by rounding (of bfloat16 by
+integers), as in numpy and ml_dtypes, but takes vectors there too.
+
 Results are numpy's to the last bit.  Each operation rounds by itself (no flags that allow more, so nothing is contracted or
 reordered), constants are read from memory (so nothing is folded), and where C and numpy leave something open the code does what
-numpy's loops on x86 do: of two zeros a maximum is the second, of NaN the first.  Only which of two NaNs an
-operation passes on is open, as in numpy, where the ends of arrays differ from their middles.  Elsewhere than on x86 nothing is
+numpy's loops on x86 do: of two zeros a maximum is the second (of float16 the first), of NaN the first.  Only which of two
+NaNs an operation passes on is open, as in numpy, where the ends of arrays differ from their middles; and NaNs that signal do
+not stay so in 16 bits.  Elsewhere than on x86 nothing is
 compiled (`available`), since numpy's loops differ there and nobody has compared.
 
 A function is an ordinary ufunc: strides, broadcasting, `out=` and overlapping memory are numpy's business.  numpy calls the
@@ -26,16 +30,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpiarray.types import dtypes
+
 _VECTOR = 64  # bytes of the widest operands of one pass of the loop
-_BOOL = np.dtype(np.bool_)
+_BOOL, _F16, _F32, _F64 = (np.dtype(t) for t in (np.bool_, np.float16, np.float32, np.float64))
+_U32 = np.dtype(np.uint32)
+_BF16 = np.dtype(dtypes.bfloat16)
+_NARROW = (_F16, _BF16)
 _IN_MEMORY = {
     np.dtype(name): text
     for text, names in {
         "i8": "bool int8 uint8", "i16": "int16 uint16", "i32": "int32 uint32", "i64": "int64 uint64",
-        "float": "float32", "double": "float64",
+        "half": "float16", "float": "float32", "double": "float64",
     }.items()
     for name in names.split()
-}  # fmt: skip
+} | {np.dtype(dtypes.bfloat16): "i16"}  # fmt: skip
 
 
 class Declined(Exception):
@@ -47,6 +56,15 @@ class Value(NamedTuple):
 
     name: str
     dtype: Any
+
+
+def _is_float(dtype: Any) -> bool:
+    return dtype.kind == "f" or dtype == _BF16
+
+
+def _held(dtype: Any) -> Any:
+    """The dtype that elements have in registers."""
+    return _F32 if dtype in _NARROW else dtype
 
 
 def has_code(dtype: Any) -> bool:
@@ -80,20 +98,24 @@ class Code:
         return self._binary(None, "fdiv", x, y)
 
     def neg(self, x: Value) -> Value:
-        if x.dtype.kind == "f":
+        if _is_float(x.dtype):
             return self._line(x.dtype, f"fneg {self.type(x)} {x.name}")
         return self.sub(self.constant(0, x.dtype), x)
 
     def abs(self, x: Value) -> Value:
-        return self.call("fabs", x) if x.dtype.kind == "f" else self.select(self.compare("lt", x), x, self.neg(x))
+        return self.call("fabs", x) if _is_float(x.dtype) else self.select(self.compare("lt", x), x, self.neg(x))
 
     def sign(self, x: Value) -> Value:
         """-1, 0 or 1; zeros of floats and NaN stay as they are."""
         one, zero = self.constant(1, x.dtype), self.constant(0, x.dtype)
-        if x.dtype.kind == "f":
+        if _is_float(x.dtype):
             return self.select(self._compare("fcmp", "ueq", x, zero), self.call("copysign", one, x), x)
         found = self.select(self.compare("gt", x), zero, one)
         return found if x.dtype.kind == "u" else self.select(self.compare("lt", x), found, self.neg(one))
+
+    def square(self, x: Value) -> Value:
+        x = self.abs(x) if x.dtype == _BF16 else x  # there no NaN has a sign
+        return self.mul(x, x)
 
     def sqrt(self, x: Value) -> Value:
         return self.call("sqrt", x)
@@ -107,13 +129,14 @@ class Code:
     def _extreme(self, order: str, x: Value, y: Value) -> Value:
         if x.dtype == _BOOL:
             return self.bits("or" if order == "gt" else "and", x, y)
+        order = {"gt": "ge", "lt": "le"}[order] if x.dtype == _F16 else order
         found = self.select(self.compare(order, x, y), y, x)
-        return self.select(self._compare("fcmp", "uno", x, x), found, x) if x.dtype.kind == "f" else found
+        return self.select(self._compare("fcmp", "uno", x, x), found, x) if _is_float(x.dtype) else found
 
     # -- bits, comparisons, choices
 
     def bits(self, name: str, x: Value, y: Value) -> Value:
-        """`and`, `or` or `xor` of integers or bools."""
+        """`and`, `or` or `xor` of integers or bools, `shl` or `lshr` of unsigned integers by less than their width."""
         return self._binary(name, None, x, y)
 
     def invert(self, x: Value) -> Value:
@@ -123,7 +146,7 @@ class Code:
     def compare(self, order: str, x: Value, y: Value | None = None) -> Value:
         """Bools: eq, ne, lt, le, gt, ge, of x and y (or 0); NaN is unequal to all."""
         y = self.constant(0, x.dtype) if y is None else y
-        if x.dtype.kind == "f":
+        if _is_float(x.dtype):
             return self._compare("fcmp", ("u" if order == "ne" else "o") + order, x, y)
         signed = "s" if x.dtype.kind == "i" else "u"
         return self._compare("icmp", order if order in ("eq", "ne") else signed + order, x, y)
@@ -146,6 +169,12 @@ class Code:
             return x
         if dtype == _BOOL:
             return self.compare("ne", x)
+        if x.dtype in _NARROW:
+            return self.cast(Value(x.name, _F32), dtype)
+        if dtype in _NARROW:
+            if x.dtype == _F64:
+                raise Declined
+            return self._rounded(Value(self.cast(x, _F32).name, dtype))
         if x.dtype.kind == "f" and dtype.kind != "f":
             return self._to_integer(x, dtype)
         wider = dtype.itemsize > x.dtype.itemsize
@@ -158,6 +187,27 @@ class Code:
         if dtype.itemsize == x.dtype.itemsize:
             return Value(x.name, dtype)
         return self._convert(("sext" if x.dtype.kind == "i" else "zext") if wider else "trunc", x, dtype)
+
+    def wide(self, x: Value) -> Value:
+        """Floats of 16 bits as float32, for what is rounded only once."""
+        return self.cast(x, _held(x.dtype))
+
+    def _rounded(self, x: Value) -> Value:
+        """float32 that is to be a float of 16 bits: to nearest, ties to even."""
+        if x.dtype not in _NARROW:
+            return x
+        if x.dtype == _F16:
+            half = f"<{self.lanes} x half>"
+            narrow = self.text.named(f"fptrunc {self.type(x)} {x.name} to {half}")
+            return self._line(x.dtype, f"fpext {half} {narrow} to {self.type(x)}")
+        number = lambda n: self.constant(n, _U32)
+        whole = self._line(_U32, f"bitcast {self.type(x)} {x.name} to <{self.lanes} x i32>")
+        last = self.bits("and", self.bits("lshr", whole, number(16)), number(1))
+        near = self.add(self.add(whole, number(0x7FFF)), last)
+        nan = self.bits("or", self.bits("and", whole, number(0x80000000)), number(0x7FC00000))
+        near = self.select(self._compare("fcmp", "uno", x, x), near, nan)
+        near = self.bits("and", near, number(0xFFFF0000))
+        return self._line(x.dtype, f"bitcast <{self.lanes} x i32> {near.name} to {self.type(x)}")
 
     def _to_integer(self, x: Value, dtype: Any) -> Value:
         """Towards zero; what is beyond the limits becomes the limit, and NaN 0."""
@@ -176,11 +226,13 @@ class Code:
     # -- the text
 
     def constant(self, number: Any, dtype: Any) -> Value:
-        name = self.text.constant(np.asarray(number).astype(dtype), self.lanes)
-        return self._loaded(self._line(dtype, f"load {self._memory_type(dtype)}, ptr {name}"))
+        held = _held(dtype)
+        name = self.text.constant(np.asarray(number).astype(dtype).astype(held), self.lanes)
+        found = self._loaded(self._line(held, f"load {self._memory_type(held)}, ptr {name}"))
+        return Value(found.name, dtype)
 
     def type(self, x: Value) -> str:
-        return f"<{self.lanes} x {'i1' if x.dtype == _BOOL else _IN_MEMORY[x.dtype]}>"
+        return f"<{self.lanes} x {'i1' if x.dtype == _BOOL else _IN_MEMORY[_held(x.dtype)]}>"
 
     def load(self, place: str, dtype: Any) -> Value:
         return self._loaded(self._line(dtype, f"load {self._memory_type(dtype)}, ptr {place}, align 1"))
@@ -189,32 +241,49 @@ class Code:
         kind = self._memory_type(x.dtype)
         name = x.name
         if x.dtype == _BOOL:
-            name = self._line(x.dtype, f"zext {self.type(x)} {x.name} to {kind}").name
+            name = self.text.named(f"zext {self.type(x)} {x.name} to {kind}")
+        elif x.dtype == _F16:
+            name = self.text.named(f"fptrunc {self.type(x)} {x.name} to {kind}")
+        elif x.dtype == _BF16:
+            wide = f"<{self.lanes} x i32>"
+            whole = self.text.named(f"bitcast {self.type(x)} {x.name} to {wide}")
+            high = self.bits("lshr", Value(whole, _U32), self.constant(16, _U32))
+            name = self.text.named(f"trunc {wide} {high.name} to {kind}")
         self.text.line(f"store {kind} {name}, ptr {place}, align 1")
 
     def call(self, name: str, *operands: Value) -> Value:
         """One of LLVM's own functions of floats."""
         x = operands[0]
-        if x.dtype.kind != "f":
+        if not _is_float(x.dtype):
             raise Declined
         kind = self.type(x)
-        full = f"@llvm.{name}.v{self.lanes}f{8 * x.dtype.itemsize}"
+        full = f"@llvm.{name}.v{self.lanes}f{8 * _held(x.dtype).itemsize}"
         self.text.declare(f"declare {kind} {full}({', '.join([kind] * len(operands))})")
-        return self._line(x.dtype, f"call {kind} {full}({', '.join(f'{kind} {v.name}' for v in operands)})")
+        out = self._line(x.dtype, f"call {kind} {full}({', '.join(f'{kind} {v.name}' for v in operands)})")
+        return out if name in ("fabs", "copysign") else self._rounded(out)
 
     def _memory_type(self, dtype: Any) -> str:
         return f"<{self.lanes} x {_IN_MEMORY[dtype]}>"
 
     def _loaded(self, x: Value) -> Value:
-        if x.dtype != _BOOL:
-            return x
-        return self._line(_BOOL, f"icmp ne {self._memory_type(_BOOL)} {x.name}, zeroinitializer")
+        """What was loaded, as it is held."""
+        if x.dtype == _BOOL:
+            return self._line(_BOOL, f"icmp ne {self._memory_type(_BOOL)} {x.name}, zeroinitializer")
+        if x.dtype == _F16:
+            return self._line(_F16, f"fpext {self._memory_type(_F16)} {x.name} to {self.type(x)}")
+        if x.dtype == _BF16:
+            wide = f"<{self.lanes} x i32>"
+            low = self.text.named(f"zext {self._memory_type(_BF16)} {x.name} to {wide}")
+            high = self.bits("shl", Value(low, _U32), self.constant(16, _U32))
+            return self._line(_BF16, f"bitcast {wide} {high.name} to {self.type(x)}")
+        return x
 
     def _binary(self, integers: str | None, floats: str | None, x: Value, y: Value) -> Value:
-        name = floats if x.dtype.kind == "f" else integers
+        name = floats if _is_float(x.dtype) else integers
         if name is None or y.dtype != x.dtype or (x.dtype == _BOOL and name not in ("and", "or", "xor")):
             raise Declined
-        return self._line(x.dtype, f"{name} {self.type(x)} {x.name}, {y.name}")
+        out = self._line(x.dtype, f"{name} {self.type(x)} {x.name}, {y.name}")
+        return self._rounded(out) if _is_float(x.dtype) else out
 
     def _compare(self, name: str, order: str, x: Value, y: Value) -> Value:
         return self._line(_BOOL, f"{name} {order} {self.type(x)} {x.name}, {y.name}")
@@ -393,8 +462,8 @@ def _compiler() -> tuple[Any, Any]:
 
 
 @cache
-def _numpys() -> Callable[..., Any]:
-    """numpy's C function `PyUFunc_FromFuncAndData`."""
+def _numpys() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """numpy's C functions `PyUFunc_FromFuncAndData` and `PyUFunc_RegisterLoopForType`."""
     try:
         core = importlib.import_module("numpy._core._multiarray_umath")
     except ImportError:  # numpy 1
@@ -404,7 +473,8 @@ def _numpys() -> Callable[..., Any]:
     table = ctypes.cast(pointer_of(core._UFUNC_API, None), ctypes.POINTER(ctypes.c_void_p))
     pointer, number = ctypes.c_void_p, ctypes.c_int
     shape = ctypes.PYFUNCTYPE(ctypes.py_object, pointer, pointer, pointer, *[number] * 4, pointer, pointer, number)
-    return shape(table[1])
+    add = ctypes.PYFUNCTYPE(number, ctypes.py_object, number, pointer, pointer, pointer)
+    return shape(table[1]), add(table[2])
 
 
 _kept: list[Any] = []  # what ufuncs point to: they live as long as the process
@@ -421,11 +491,16 @@ def ufunc(text: str, operands: tuple[Any, ...], result: Any) -> np.ufunc:
     module.verify()
     engine = binding.create_mcjit_compiler(module, machine)
     engine.finalize_object()
-    loops = (ctypes.c_void_p * 1)(engine.get_function_address("loop"))
-    data = (ctypes.c_void_p * 1)(None)
-    kinds = (ctypes.c_char * (len(operands) + 1))(*(np.dtype(d).num for d in (*operands, result)))
+    address, numbers = engine.get_function_address("loop"), [np.dtype(d).num for d in (*operands, result)]
+    known = max(numbers) < 256  # else there are dtypes that others have defined, for which a loop is added
+    loops, data = (ctypes.c_void_p * 1)(address), (ctypes.c_void_p * 1)(None)
+    kinds = (ctypes.c_ubyte * len(numbers))(*(numbers if known else ()))
     name, words = ctypes.create_string_buffer(b"chain"), ctypes.create_string_buffer(b"Several operations in one.")
     _kept.append((engine, machine, loops, data, kinds, name, words))
-    at = ctypes.addressof
-    none = -1  # no identity
-    return _numpys()(at(loops), at(data), at(kinds), 1, len(operands), 1, none, at(name), at(words), 0)
+    make, add = _numpys()
+    at, identity = ctypes.addressof, -1  # none
+    made = make(at(loops), at(data), at(kinds), int(known), len(operands), 1, identity, at(name), at(words), 0)
+    if not known:
+        all_kinds = (ctypes.c_int * len(numbers))(*numbers)
+        add(made, max(numbers), address, at(all_kinds), None)
+    return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -24,7 +25,8 @@ MISSING = machine_code.available()
 compiling = pytest.mark.skipif(bool(MISSING), reason=MISSING or "-")
 
 EVERYWHERE = AbstractMesh((), ())
-FLOATS = [np.dtype(d) for d in ("f4", "f8")]
+F16, F32, F64, BF16 = (np.dtype(d) for d in ("f2", "f4", "f8", ml_dtypes.bfloat16))
+FLOATS = [F32, F64, F16, BF16]
 INTEGERS = [np.dtype(d) for d in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")]
 BOOL = np.dtype(bool)
 COUNT = 1003  # some vectors, and a part of one
@@ -40,13 +42,15 @@ def edges(dtype: np.dtype, rng: np.random.Generator, count: int = COUNT) -> np.n
         found = rng.integers(info.min, info.max, count, dtype, endpoint=True)
         found[: count // 3] >>= dtype.type(4 * dtype.itemsize)
     else:
-        info = np.finfo(dtype)
+        info = ml_dtypes.finfo(dtype)
         limits = [float(2**k) + d for k in (7, 8, 15, 16, 31, 32, 63, 64) for d in (-1, -0.5, 0)]
         special = np.array(
             [0.0, -0.0, np.nan, np.inf, -np.inf, 1, -1, 0.5, -0.5, 1.5, info.max, info.min, info.tiny, -info.tiny]
-            + [info.smallest_subnormal, 3 * info.smallest_subnormal, *limits, *(-x for x in limits)]
-        ).astype(dtype)
+            + [info.smallest_subnormal, 3 * float(info.smallest_subnormal), *limits, *(-x for x in limits)],
+            np.float64,
+        )
         with np.errstate(all="ignore"):
+            special = special.astype(dtype)
             found = (rng.standard_normal(count) * 2.0 ** rng.integers(-160, 160, count)).astype(dtype)
         found[: count // 3] = rng.standard_normal(count // 3) * 3
     places = rng.random(count) < 0.4
@@ -55,6 +59,8 @@ def edges(dtype: np.dtype, rng: np.random.Generator, count: int = COUNT) -> np.n
 
 
 def bits(x: np.ndarray) -> np.ndarray:
+    if x.dtype == BF16:
+        x = np.where(np.isnan(x), np.array(np.nan, BF16), x)  # the signs of ml_dtypes' NaNs are its compiler's choice
     return np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}")
 
 
@@ -88,6 +94,8 @@ def cases():
     yield "select_n", [np.dtype("i4"), *[np.dtype("f4")] * 2], {}
     yield "select_n", [np.dtype("i4"), *[np.dtype("i2")] * 4], {}
     for source, target in itertools.product([BOOL, *number], repeat=2):
+        if source == F64 and target in (F16, BF16):
+            continue
         yield "convert_element_type", [source], {"new_dtype": target, "weak_type": False}
 
 
@@ -124,8 +132,10 @@ def test_what_has_no_code_is_left_to_numpy(name):
     kinds = [np.dtype("f4" if name == "exp" else "i4")] * (2 if name in ("div", "rem") else 1)
     assert not compiled_chains.has_code(equation(name, kinds))
     if name == "exp":
-        for narrow in (np.complex64, np.dtype("f2")):
-            assert not compiled_chains.has_code(equation("mul", [np.dtype(narrow)] * 2))
+        for other in (np.complex64, ml_dtypes.float8_e5m2, ml_dtypes.int4):
+            assert not compiled_chains.has_code(equation("mul", [np.dtype(other)] * 2))
+        cast = equation("convert_element_type", [F64], new_dtype=BF16, weak_type=False)
+        assert not compiled_chains.has_code(cast), "it is rounded by way of another format"
 
 
 @compiling
@@ -211,13 +221,16 @@ def test_chains_have_a_limit(all_chains):
 
 
 @compiling
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8, np.int32, np.bool_], ids=lambda d: d.__name__)
+@pytest.mark.parametrize(
+    "dtype", ["f4", "f8", "f2", ml_dtypes.bfloat16, "i1", "i4", "?"], ids=lambda d: np.dtype(d).name
+)
 @pytest.mark.parametrize("shape", [(1000,), (40, 25), (3, 1, 17)], ids=str)
 @pytest.mark.filterwarnings("ignore")
 def test_random_programs(shape, dtype, all_chains, monkeypatch):
     monkeypatch.setattr(tiles, "_FEWEST", 1)
     monkeypatch.setattr(tiles, "_MOST", 77)
     monkeypatch.setattr(tiles, "_UNCUT_BYTES", 0)
+    dtype = np.dtype(dtype)
     with config.override("jax_enable_x64", True):
         for seed in range(3):
             rng = np.random.default_rng([seed, *shape])
