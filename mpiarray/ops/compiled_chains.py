@@ -17,14 +17,16 @@ from typing import Any
 import numpy as np
 
 from mpiarray.config import config
-from mpiarray.core.jaxpr import Eqn
+from mpiarray.core.jaxpr import Eqn, Var
 from mpiarray.core.op import Op
-from mpiarray.core.value import Literal
+from mpiarray.core.value import Literal, literal
 from mpiarray.ops import machine_code
+from mpiarray.ops.linear import convert_element_type
 from mpiarray.ops.machine_code import Code, Declined, Text, Value
 from mpiarray.ops.names import name
-from mpiarray.ops.tile_steps import ufunc_of
+from mpiarray.ops.tile_steps import kernel_of, ufunc_of
 from mpiarray.types import dtypes
+from mpiarray.types.aval import ShapedArray
 
 _LEAST_ELEMENTS = 1 << 16  # of a block, for which 10 ms of compiling are soon regained
 _MOST_EQUATIONS = 64
@@ -63,11 +65,39 @@ def with_chains(steps: Sequence[Eqn], able: Callable[[Eqn], bool], kept: Collect
     able  whether an equation may be part of one, as far as the caller knows
     kept  values that others than the steps read
     """
-    found: list[list[Eqn]] = _cones(steps, able, kept)
+    steps = [e for eqn in steps for e in (_with_casts(eqn) if able(eqn) else [eqn])]
+    found = _cones(steps, able, kept)
     made = {cone[-1].outvars[0]: cone for cone in found if len(cone) > 1 or _is_better_alone(cone[0])}
     inner = {e.outvars[0] for cone in made.values() for e in cone[:-1]}
     steps = [e for e in steps if e.outvars[0] not in inner]
     return [compiled(made[e.outvars[0]]) if e.outvars[0] in made else e for e in steps]
+
+
+def _with_casts(eqn: Eqn) -> list[Eqn]:
+    """An equation whose function computes floats of 16 bits as float32, as one of float32 and casts, which may be in chains."""
+    (out,) = eqn.outvars
+    operands, dtype = _variables(eqn), dtypes.storage(out.aval.dtype)
+    if dtype not in machine_code.NARROW or not getattr(kernel_of(eqn), "widens", False):
+        return [eqn]
+    if eqn.op.code is not None or any(v.aval.shape != out.aval.shape for v in operands):
+        return [eqn]
+    wide, before = np.dtype(np.float32), []
+    new: dict[Any, Any] = {}
+    for v in operands:
+        if dtypes.storage(v.aval.dtype) == dtype:
+            new[v] = Var(ShapedArray(out.aval.shape, wide))
+            before.append(_cast(v, new[v], eqn))
+    result = Var(ShapedArray(out.aval.shape, wide))
+    same = lambda v: dtypes.storage(v.aval.dtype) == dtype
+    invars = [
+        new.get(v, v) if not isinstance(v, Literal) else literal(v.val, wide) if same(v) else v for v in eqn.invars
+    ]
+    return [*before, eqn.replace(invars=invars, outvars=(result,)), _cast(result, out, eqn)]
+
+
+def _cast(source: Any, target: Any, eqn: Eqn) -> Eqn:
+    params = {"new_dtype": target.aval.dtype, "weak_type": False}
+    return Eqn(convert_element_type, (source,), (target,), params, eqn.mesh, eqn.source)
 
 
 def _cones(steps: Sequence[Eqn], able: Callable[[Eqn], bool], kept: Collection[Any]) -> list[list[Eqn]]:

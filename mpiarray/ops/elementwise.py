@@ -150,6 +150,8 @@ def widened(f: Callable[..., Any]) -> Callable[..., Any]:
         wide = f(*(b.astype(np.float32) if b.dtype == dtype else b for b in blocks), **params)
         return np.asarray(wide).astype(dtype)
 
+    narrow.widens = True  # type: ignore[attr-defined]  # for those who would rather cast by themselves
+
     def for_dtype(dtype: Any) -> Callable[..., Any]:
         return f if dtype.itemsize > 2 or not dtypes.is_float(dtype) else narrow
 

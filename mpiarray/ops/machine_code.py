@@ -36,7 +36,7 @@ _VECTOR = 64  # bytes of the widest operands of one pass of the loop
 _BOOL, _F16, _F32, _F64 = (np.dtype(t) for t in (np.bool_, np.float16, np.float32, np.float64))
 _U32 = np.dtype(np.uint32)
 _BF16 = np.dtype(dtypes.bfloat16)
-_NARROW = (_F16, _BF16)
+NARROW = (_F16, _BF16)  # computed as float32
 _IN_MEMORY = {
     np.dtype(name): text
     for text, names in {
@@ -64,12 +64,12 @@ def _is_float(dtype: Any) -> bool:
 
 def _held(dtype: Any) -> Any:
     """The dtype that elements have in registers."""
-    return _F32 if dtype in _NARROW else dtype
+    return _F32 if dtype in NARROW else dtype
 
 
 def has_code(dtype: Any) -> bool:
     """Whether elements of a dtype can be operands and results."""
-    return dtype in _IN_MEMORY
+    return dtype in _IN_MEMORY and (dtype != _F16 or _converts_halves())
 
 
 class Code:
@@ -169,9 +169,9 @@ class Code:
             return x
         if dtype == _BOOL:
             return self.compare("ne", x)
-        if x.dtype in _NARROW:
+        if x.dtype in NARROW:
             return self.cast(Value(x.name, _F32), dtype)
-        if dtype in _NARROW:
+        if dtype in NARROW:
             if x.dtype == _F64:
                 raise Declined
             return self._rounded(Value(self.cast(x, _F32).name, dtype))
@@ -194,7 +194,7 @@ class Code:
 
     def _rounded(self, x: Value) -> Value:
         """float32 that is to be a float of 16 bits: to nearest, ties to even."""
-        if x.dtype not in _NARROW:
+        if x.dtype not in NARROW:
             return x
         if x.dtype == _F16:
             half = f"<{self.lanes} x half>"
@@ -459,6 +459,13 @@ def _compiler() -> tuple[Any, Any]:
         cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=3
     )
     return binding, machine
+
+
+@cache
+def _converts_halves() -> bool:
+    """Whether the processor has instructions for float16; else LLVM would look for a library's functions."""
+    binding, _ = _compiler()
+    return bool(binding.get_host_cpu_features().get("f16c"))
 
 
 @cache

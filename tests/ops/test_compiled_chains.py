@@ -111,9 +111,9 @@ def test_every_operation(name):
         assert compiled_chains.has_code(eqn), f"{name} of {kinds} is left to numpy"
         function = compiled_chains.compiled([eqn]).params["function"]
         blocks = [edges(d, rng) for d in kinds]
-        if name == "clamp":
-            blocks[0], blocks[2] = np.fmin(blocks[0], blocks[2]), np.fmax(blocks[0], blocks[2])
         with np.errstate(all="ignore"):
+            if name == "clamp":
+                blocks[0], blocks[2] = np.fmin(blocks[0], blocks[2]), np.fmax(blocks[0], blocks[2])
             for parts in (blocks, [b[:5] for b in blocks], [b[::3] for b in blocks]):
                 got, want = function(*parts), np.asarray(kernel_of(eqn)(*parts))
                 assert got.dtype == want.dtype
@@ -243,6 +243,28 @@ def test_random_programs(shape, dtype, all_chains, monkeypatch):
             for got, numpys, want in zip(*results, unfused(f, args, monkeypatch), strict=True):
                 np.testing.assert_array_equal(bits(np.asarray(got)), bits(np.asarray(numpys)))
                 assert got.dtype == want.dtype and got.shape == want.shape
+
+
+@compiling
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+def test_functions_of_narrow_floats_are_cast_in_chains(dtype, all_chains):
+    """What numpy computes in float32 meets its casts' neighbours in one chain; numbers and rows are as they were."""
+    rng = np.random.default_rng(0)
+    x, y = (jnp.asarray(edges(dtype, rng).reshape(17, 59)) for _ in range(2))
+
+    def f(x, y, scalar):
+        a = jnp.exp(jnp.tanh(x * 2 + y) - 1) + jnp.arctan2(x, y)
+        b = jnp.power(jnp.abs(x), 1.5) + jnp.power(jnp.abs(x), scalar) + jnp.arctan2(x, y[:1])
+        return a, b, jnp.log(jnp.abs(x) + 1) / 3, jnp.exp(x - x.max(-1, keepdims=True))
+
+    results = []
+    for on in (True, False):
+        with config.override("llvm", on):
+            results.append(jax.jit(lambda *xs: f(*xs))(x, y, jnp.asarray(1.25, dtype)))
+    for got, want in zip(*results, strict=True):
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(bits(np.asarray(got)), bits(np.asarray(want)))
+    assert steps_of(lambda x: jnp.exp(x * 2) * 3, x) == ["chain", "exp", "chain"]
 
 
 @compiling
