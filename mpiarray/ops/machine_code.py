@@ -251,6 +251,15 @@ class Code:
             name = self.text.named(f"trunc {wide} {high.name} to {kind}")
         self.text.line(f"store {kind} {name}, ptr {place}, align 1")
 
+    def spread(self, place: str, dtype: Any, target: str) -> None:
+        """One element, in all places of a vector."""
+        kind = self._memory_type(dtype)
+        element = self.text.named(f"load {_IN_MEMORY[dtype]}, ptr {place}, align 1")
+        first = self.text.named(f"insertelement {kind} poison, {_IN_MEMORY[dtype]} {element}, i64 0")
+        zeros = f"<{self.lanes} x i32> zeroinitializer"
+        vector = self.text.named(f"shufflevector {kind} {first}, {kind} poison, {zeros}")
+        self.text.line(f"store {kind} {vector}, ptr {target}")
+
     def call(self, name: str, *operands: Value) -> Value:
         """One of LLVM's own functions of floats."""
         x = operands[0]
@@ -359,13 +368,7 @@ def text_of(operands: Sequence[Any], result: Any, body: Body) -> str:
     line("br i1 %able, label %spread, label %parts")
     line("spread:")
     for k, dtype in enumerate(operands):
-        kind = _IN_MEMORY[dtype]
-        line(f"%e{k} = load {kind}, ptr %a{k}, align 1")
-        line(f"%i{k} = insertelement <{lanes} x {kind}> poison, {kind} %e{k}, i64 0")
-        line(
-            f"%f{k} = shufflevector <{lanes} x {kind}> %i{k}, <{lanes} x {kind}> poison, <{lanes} x i32> zeroinitializer"
-        )
-        line(f"store <{lanes} x {kind}> %f{k}, ptr %b{k}")
+        code.spread(f"%a{k}", dtype, f"%b{k}")
         line(f"%p{k} = select i1 %zero{k}, ptr %b{k}, ptr %a{k}")
         line(f"%t{k} = select i1 %zero{k}, i64 0, i64 {lanes * dtype.itemsize}")
     line("br label %vectors")
@@ -386,7 +389,7 @@ def text_of(operands: Sequence[Any], result: Any, body: Body) -> str:
 
 
 def _gathered(code: Code, operands: Sequence[Any], result: Any, body: Body) -> None:
-    """From element `%d` on: a vector at a time from and to buffers, the last of which may repeat its last element."""
+    """From element `%g` on: a vector at a time from and to buffers, in the last of which the first element may be repeated."""
     line, lanes, count = code.text.line, code.lanes, len(operands)
     line("parts:")
     line("%g = phi i64 [0, %entry], [%dn, %vectors], [%gn, %scattered]")
@@ -396,25 +399,24 @@ def _gathered(code: Code, operands: Sequence[Any], result: Any, body: Body) -> N
     line("part:")
     line(f"%short = icmp ult i64 %left, {lanes}")
     line(f"%m = select i1 %short, i64 %left, i64 {lanes}")
-    line("%last = sub i64 %m, 1")
     for k in range(count + 1):
         line(f"%o{k} = mul i64 %g, %s{k}")
         line(f"%h{k} = getelementptr i8, ptr %a{k}, i64 %o{k}")
+    for k, dtype in enumerate(operands):
+        code.spread(f"%h{k}", dtype, f"%b{k}")
     line("br label %gather")
     line("gather:")
     line("%j = phi i64 [0, %part], [%jn, %gather]")
-    line("%within = icmp ult i64 %j, %last")
-    line("%from = select i1 %within, i64 %j, i64 %last")
     for k, dtype in enumerate(operands):
         kind = _IN_MEMORY[dtype]
-        line(f"%w{k} = mul i64 %from, %s{k}")
+        line(f"%w{k} = mul i64 %j, %s{k}")
         line(f"%x{k} = getelementptr i8, ptr %h{k}, i64 %w{k}")
         line(f"%y{k} = load {kind}, ptr %x{k}, align 1")
         line(f"%z{k} = getelementptr {kind}, ptr %b{k}, i64 %j")
         line(f"store {kind} %y{k}, ptr %z{k}")
     line("%jn = add i64 %j, 1")
-    line(f"%full = icmp ult i64 %jn, {lanes}")
-    line("br i1 %full, label %gather, label %compute")
+    line("%missing = icmp ult i64 %jn, %m")
+    line("br i1 %missing, label %gather, label %compute")
     line("compute:")
     code.store(body(code, [code.load(f"%b{k}", d) for k, d in enumerate(operands)]), f"%b{count}")
     line("br label %scatter")

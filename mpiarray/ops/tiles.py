@@ -90,6 +90,8 @@ def _shared_bytes() -> int:
 
 # tiles of rows have many small operations each, one number a row, which cost as much for few rows as for many
 _ROWS_BYTES = 6 * CACHE_BYTES
+# chains read and write less of the cache for the same work
+_CHAINS_BYTES = 8 * CACHE_BYTES
 # arrays that all fit into half of it are not cut: measured, one call reads them as fast as the calls of many tiles do
 _UNCUT_BYTES = _shared_bytes() // 2
 _BOUNDS = 16384  # elements from which numpy's maximum of an array and a number is better one of two arrays
@@ -245,20 +247,26 @@ class Tiled:
         self.by_row = {e.outvars[0] for e in self.steps if rows and self._is_by_row(e)}
         self.steps = with_factors(self.steps, jaxpr.outvars, self.is_full, self._summed())
         self.steps.sort(key=lambda e: e.outvars[0] is delayed)
-        if compiled_chains.wanted(shape):
-            last = set(self._last())
-            self.steps = compiled_chains.with_chains(
-                self.steps, lambda e: e not in last and self._may_be_chained(e), self._read_elsewhere()
-            )
+        self.reduced = {v for e in self.steps if e.op in REDUCTIONS for v in e.invars}
         ends = [e for e in self.steps if e.outvars[0] not in self.by_row]
         self.sums = {e.outvars[0]: accumulator(e) for e in ends if e.op.name in COMBINE}
         self.moments = {e.outvars[0]: e for e in ends if e.op is moments}
         self.results = [v for v in jaxpr.outvars if v not in self.sums and v not in self.moments]
         kept = {*self.results, *self.sums, *self.moments, *self.views, *self.by_row}
         whole = [v for v in self.results if v not in self.by_row and v is not delayed]
-        self.buffers = Buffers(self.steps, whole, kept, self._writable(dead), self._writable(lent))
-        self.over = self.buffers.over
-        self.size = self._tile_size()
+
+        def settle() -> None:
+            self.buffers = Buffers(self.steps, whole, kept, self._writable(dead), self._writable(lent))
+            self.over = self.buffers.over
+            self.size = self._tile_size()
+
+        settle()
+        if compiled_chains.wanted(shape):
+            size = self.size
+            self.steps = self._with_chains()
+            settle()
+            if self.reduced:  # the same parts are added up, so that results do not depend on who has a compiler
+                self.size = size
         self._flat = Writer(self, (math.prod(shape),)).function() if self._may_be_flat() else None
         self._sliced = [k for k, v in enumerate(jaxpr.invars) if v.aval.shape == shape]
 
@@ -274,13 +282,15 @@ class Tiled:
         small = eqn.op.name in COMBINE and eqn.invars[0].aval.shape != self.shape
         return small or eqn.op in (broadcast_in_dim, reshape, squeeze)
 
-    def _may_be_chained(self, eqn: Eqn) -> bool:
-        (out,) = eqn.outvars
-        return out.aval.shape == self.shape and out not in self.by_row
+    def _with_chains(self) -> list[Eqn]:
+        last, kept = set(self._last()), {v for v in self.jaxpr.outvars if not isinstance(v, Literal)}
 
-    def _read_elsewhere(self) -> set[Any]:
-        """Values of which there must be arrays, whatever the steps are."""
-        return {v for v in self.jaxpr.outvars if not isinstance(v, Literal)}
+        def able(eqn: Eqn) -> bool:
+            (out,) = eqn.outvars
+            full = any(not isinstance(v, Literal) and self.is_full(v) for v in eqn.invars)
+            return full and eqn not in last and self.is_full(out)
+
+        return compiled_chains.with_chains(self.steps, able, kept)
 
     def _last(self) -> Sequence[Eqn]:
         """Steps that stay as they are."""
@@ -314,6 +324,8 @@ class Tiled:
         row = max([row, *(math.prod(self.shape[len(e.params["axes"]) :]) for e in self.moments.values())])
         most = min(_MOST, (_ROWS_BYTES if self.rows else 2 * CACHE_BYTES) // each)
         large = self._is_stencil() and elements >= 32 * most
+        if not large and any(e.op is compiled_chains.chain for e in self.steps):
+            most = min(2 * _MOST, _CHAINS_BYTES // each)
         return max(_FEWEST, 2 * most if large else most, row)
 
     def _is_stencil(self) -> bool:
@@ -584,6 +596,8 @@ class Writer:
         else:
             self.names[out] = f"v{len(self.names)}"
             made = f"{value(kernel_of(eqn))}({ins})"
+            if out in tiled.reduced:  # in one order of memory, whatever that of the operands is
+                made = f"{value(np.ascontiguousarray)}({made})"
             if not any(not isinstance(v, Literal) and tiled.is_full(v) for v in eqn.invars):
                 made = f"{value(np.broadcast_to)}({made}, {value(self.shapes)}[{self._t}])"  # for a reduction, which counts elements
             line(f"{self.names[out]} = {made}")

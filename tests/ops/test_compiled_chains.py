@@ -267,6 +267,36 @@ def test_functions_of_narrow_floats_are_cast_in_chains(dtype, all_chains):
     assert steps_of(lambda x: jnp.exp(x * 2) * 3, x) == ["chain", "exp", "chain"]
 
 
+SUMS = {
+    "over tiles": lambda x: jnp.sum(jnp.sqrt(jnp.abs(x * 2 + 1)) * (x - 1) + x),
+    "of columns": lambda x: jnp.sum((x * 2 + 1) * (x - 1) + x, axis=0),
+    "of rows": lambda x: x * 3 - jnp.sum((x * 2 + 1) * (x - 1) + x, axis=1, keepdims=True),
+    "moments": lambda x: jnp.var((x * 2 + 1) * (x - 1)),
+    "of what has no place": lambda x: jnp.sum(jnp.clip(x, -1, 1)) + jnp.sum(x.astype(jnp.bfloat16).astype(x.dtype)),
+    "of a column": lambda x: jnp.sum(jnp.clip(jnp.broadcast_to(x[:, :1], x.shape), -1, 1) + x * 2 * x),
+}
+
+
+@compiling
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_do_not_depend_on_the_compiler(name, order, all_chains, monkeypatch):
+    """The parts that are added up, and their order, are those without chains: ranks with and without llvmlite agree."""
+    monkeypatch.setattr(tiles, "_FEWEST", 1)
+    monkeypatch.setattr(tiles, "_UNCUT_BYTES", 0)
+    monkeypatch.setattr(tiles, "CACHE_BYTES", 20_000)
+    monkeypatch.setattr(tiles, "_ROWS_BYTES", 60_000)
+    x = np.random.default_rng(0).standard_normal((301, 203)).astype(np.float32)
+    f = SUMS[name]
+    for k in range(5):
+        y = jnp.asarray(np.roll(x, k).copy())
+        found = []
+        for on in (True, False):
+            with config.override("llvm", on):
+                found.append(np.asarray(jax.jit(lambda y: f(y.T) if order == "F" else f(y))(y)))
+        np.testing.assert_array_equal(*map(bits, found))
+
+
 @compiling
 def test_the_default_is_for_large_blocks(monkeypatch):
     monkeypatch.setattr(fuse, "_SMALLEST", 0)
