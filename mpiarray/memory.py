@@ -42,7 +42,7 @@ _GIB, _INT_MAX = 1 << 30, 2**31 - 1
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25  # madvise's, from mman.h: at the first touch; now (Linux 6.1)
 _LARGE = 2 << 20  # bytes of a large page, where small ones have 4 KB
 _PAD = 8 << 20  # bytes that the heap grows by beyond what is asked for: a large page needs all of its 2 MB to be there
-_COLLAPSED = 64 << 20  # bytes of what is there at the start that are put into large pages, at most: it takes time
+_COLLAPSED = 64 << 20  # bytes of what others touched that are put into large pages at a time, at most: it takes time
 _SPAN = 1 << 40  # bytes; what lies this far above the heap is none of it (arenas of threads, mapped blocks)
 
 __all__ = ["release", "stats"]
@@ -100,8 +100,8 @@ class _State:
     setting: int | None = None
     limit = 0
     allocated = 0
+    kept = 0  # bytes of `_kept`
     top = ceiling = 0
-    collapsed = False  # what was there at the start is in large pages
 
 
 def default_limit() -> int:
@@ -156,9 +156,6 @@ def _ask_for_large_pages() -> None:
     old = _library.sbrk(0) or 0
     start, _State.ceiling = old - _library.mallinfo2().arena, old + _SPAN
     _grown(start, old, _pad())
-    if not _State.collapsed:
-        _collapse(max(start, old - _COLLAPSED), old)
-        _State.collapsed = True
 
 
 def _pad() -> int:
@@ -171,11 +168,12 @@ def _grown(start: int, end: int, more: int = 0) -> None:
         return
     _lengthen(more)
     stop = _library.sbrk(0) or 0
-    start = max(start, _State.top) // PAGE * PAGE
-    _library.madvise(start, stop // PAGE * PAGE - start, _MADV_HUGEPAGE)  # where it fails, pages are small, as ever
+    # from where the heap was asked last, since a large page that is asked for in part cannot be put together; others have grown
+    # the heap in between, and touched what they freed since
+    first = (_State.top or start) // PAGE * PAGE
+    _library.madvise(first, stop // PAGE * PAGE - first, _MADV_HUGEPAGE)  # where it fails, pages are small, as ever
     _State.top = stop
-    for touched in (start, end):  # what was in front of it; what malloc noted behind it
-        _collapse(touched - _LARGE, touched + _LARGE)
+    _collapse(max(first, end - _COLLAPSED) - _LARGE, stop)
 
 
 def _lengthen(more: int) -> None:
@@ -193,10 +191,12 @@ def _lengthen(more: int) -> None:
 
 
 def _collapse(start: int, end: int) -> None:
-    """Put what lies between two addresses into large pages now, as far as these fit in."""
-    first, last = -(-start // _LARGE) * _LARGE, end // _LARGE * _LARGE
-    if first < last:
-        _library.madvise(first, last - first, _MADV_COLLAPSE)
+    """Put what was touched between two addresses into large pages now, as far as these fit in.
+
+    One by one: for several the system stops at the first one that nobody touched.
+    """
+    for page in range(-(-start // _LARGE) * _LARGE, end // _LARGE * _LARGE, _LARGE):
+        _library.madvise(page, _LARGE, _MADV_COLLAPSE)
 
 
 def alignment(nbytes: int) -> int:
