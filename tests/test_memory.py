@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from mpiarray import memory
+from mpiarray.config import config
+from mpiarray.runtime.alone import is_alone
 
 try:
     with open("/sys/kernel/mm/transparent_hugepage/enabled") as setting:
@@ -210,3 +212,93 @@ def test_where_new_arrays_begin(nbytes, dtype):
     for k, x in enumerate(made):
         x[...] = k % 2
     assert all((x == k % 2).all() for k, x in enumerate(made))
+
+
+# -- results that a step makes again and again ------------------------------------------------------
+
+NUMBERS = 1 << 18  # float32: 1 MB
+
+
+def address(x) -> int:
+    return x.__array_interface__["data"][0]
+
+
+def test_a_result_that_nobody_holds_is_given_again():
+    take = memory.recycled((NUMBERS,), np.float32)
+    first = address(take())
+    assert [address(take()) for _ in range(5)] == [first] * 5
+    x = take()
+    y = take()
+    assert address(x) != address(y)
+    for _ in range(4):  # in turn, as in x = f(x)
+        before = {address(x), address(y)}
+        x, y = y, None
+        y = take()
+        assert {address(x), address(y)} == before
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda x: x,
+        lambda x: x[5:9],
+        lambda x: x[5:9][1:].reshape(1, 3),
+        lambda x: memoryview(x),
+        lambda x: memoryview(x[3:]),
+        lambda x: x.view(np.int32),
+        lambda x: np.frombuffer(x, np.uint8),
+        lambda x: np.lib.stride_tricks.as_strided(x, (2, 2), (4, 4)),
+        lambda x: np.from_dlpack(x),
+        lambda x: iter(x),
+        lambda x: x.flat,
+        lambda x: x.ctypes,
+        lambda x: x.T.base,
+    ],
+)
+def test_what_somebody_holds_is_not(hold):
+    take = memory.recycled((NUMBERS,), np.float32)
+    held = []
+    for k in range(8):
+        x = take()
+        at = address(x)
+        assert all(at != other for _, other, _ in held)
+        x[...] = k
+        held.append((hold(x), at, k))
+        del x
+    del held
+
+
+def test_what_is_kept_is_bounded_and_can_be_let_go():
+    memory.release()
+    assert not memory._kept and memory._State.kept == 0
+    takers = [memory.recycled((NUMBERS * (1 + k % 4),), np.float32) for k in range(30)]
+    for take in takers * 3:
+        take()
+    assert memory._State.kept == sum(x.now.nbytes for x in memory._kept.values()) <= memory._KEPT_BYTES
+    take = memory.recycled((NUMBERS,), np.float32)
+    held = [take() for _ in range(1000)]
+    assert len({address(x) for x in held}) == 1000
+    assert take.__self__.made == 1000 and take.__self__.now is None  # it looks ever more rarely
+    memory.release()
+    assert not memory._kept and memory._State.kept == 0
+    assert memory.recycled((100,), np.float32)().base is None  # small ones are made each time
+
+
+def test_no_setting_no_keeping():
+    with config.override("pool_bytes", 0):
+        memory.apply()
+        take = memory.recycled((NUMBERS,), np.float32)
+        take()
+        assert not memory._kept
+    memory.apply()
+
+
+def test_a_kept_result_may_be_donated():
+    """The step lets go; a second reference forbids it as ever."""
+    take = memory.recycled((NUMBERS,), np.float32)
+    blocks = [take()]
+    assert is_alone(blocks, 0) and is_alone(blocks, 0)
+    assert address(take()) != address(blocks[0])
+    for held in (take(), take()[1:], np.asarray(take())):
+        blocks = [held if held.base is None or held.size == NUMBERS else held.base]
+        assert not is_alone(blocks, 0)

@@ -21,14 +21,15 @@ from mpiarray.comm.groups import Group
 from mpiarray.config import config
 
 Run = Callable[[Any], np.ndarray]
-Planner = Callable[[tuple[int, ...], np.dtype], Run | None]
+Blocks = Callable[[tuple[int, ...], Any], Callable[[], np.ndarray]]  # `memory.maker`, or `memory.recycled`
+Planner = Callable[[tuple[int, ...], np.dtype, Blocks], Run | None]
 
 
 def all_reduce(group: Group, op: str) -> Run:
     """`collectives.all_reduce(group, x, op)`."""
 
-    def plan(shape: tuple[int, ...], dtype: np.dtype) -> Run | None:
-        native, count, new = datatypes.native(op, dtype), math.prod(shape), memory.maker(shape, dtype)
+    def plan(shape: tuple[int, ...], dtype: np.dtype, blocks: Blocks) -> Run | None:
+        native, count, new = datatypes.native(op, dtype), math.prod(shape), blocks(shape, dtype)
         if ring.takes_whole(group, op, dtype, count):
 
             def run_ring(x: np.ndarray) -> np.ndarray:
@@ -55,12 +56,12 @@ def all_reduce(group: Group, op: str) -> Run:
 def all_gather(group: Group, dim: int = 0, tiled: bool = True) -> Run:
     """`collectives.all_gather(group, x, dim, tiled)`."""
 
-    def plan(shape: tuple[int, ...], dtype: np.dtype) -> Run | None:
+    def plan(shape: tuple[int, ...], dtype: np.dtype, blocks: Blocks) -> Run | None:
         at = collectives.position(dim, len(shape) + (not tiled), "all_gather")
         if math.prod(shape[:at]) != 1:
             return None
         full = collectives.gathered_shape(shape, at, group.size, tiled)
-        return _moved(group.comm.Allgather, full, dtype, math.prod(shape), group.size)
+        return _moved(group.comm.Allgather, blocks(full, dtype), dtype, math.prod(shape), group.size)
 
     return _typed(group, plan, lambda x: collectives.all_gather(group, x, dim, tiled))
 
@@ -68,14 +69,14 @@ def all_gather(group: Group, dim: int = 0, tiled: bool = True) -> Run:
 def reduce_scatter(group: Group, dim: int = 0, op: str = "sum", tiled: bool = True) -> Run:
     """`collectives.reduce_scatter(group, x, dim, op, tiled)`."""
 
-    def plan(shape: tuple[int, ...], dtype: np.dtype) -> Run | None:
+    def plan(shape: tuple[int, ...], dtype: np.dtype, blocks: Blocks) -> Run | None:
         at = collectives.position(dim, len(shape), "reduce_scatter")
         part = collectives.part_shape(shape, at, group.size, tiled, "reduce_scatter")
         native = datatypes.native(op, dtype)
         if native is None or math.prod(shape[:at]) != 1 or ring.takes(group, op, dtype, math.prod(shape)):
             return None
         datatype, reduction = native
-        count, call, new = math.prod(part), group.comm.Reduce_scatter_block, memory.maker(part, dtype)
+        count, call, new = math.prod(part), group.comm.Reduce_scatter_block, blocks(part, dtype)
 
         def run(x: np.ndarray) -> np.ndarray:
             out = new()
@@ -90,13 +91,13 @@ def reduce_scatter(group: Group, dim: int = 0, op: str = "sum", tiled: bool = Tr
 def all_to_all(group: Group, split: int, concat: int, tiled: bool = True) -> Run:
     """`collectives.all_to_all(group, x, split, concat, tiled)`."""
 
-    def plan(shape: tuple[int, ...], dtype: np.dtype) -> Run | None:
+    def plan(shape: tuple[int, ...], dtype: np.dtype, blocks: Blocks) -> Run | None:
         cut = collectives.position(split, len(shape), "all_to_all")
         join = collectives.position(concat, len(shape), "all_to_all")
         part, full = collectives.exchanged_shapes(shape, cut, join, group.size, tiled)
         if math.prod(shape[:cut]) != 1 or math.prod(part[:join]) != 1:
             return None
-        return _moved(group.comm.Alltoall, full, dtype, math.prod(part), group.size)
+        return _moved(group.comm.Alltoall, blocks(full, dtype), dtype, math.prod(part), group.size)
 
     return _typed(group, plan, lambda x: collectives.all_to_all(group, x, split, concat, tiled))
 
@@ -106,11 +107,11 @@ def permute(group: Group, perm: Sequence[tuple[int, int]]) -> Run:
     pairs = tuple(perm)
     source, target = collectives.partners(pairs, group.rank)
 
-    def plan(shape: tuple[int, ...], dtype: np.dtype) -> Run | None:
+    def plan(shape: tuple[int, ...], dtype: np.dtype, blocks: Blocks) -> Run | None:
         if source < 0 or target < 0 or target == group.rank:  # an end of a chain, or nothing to send
             return None
         count, call, tag = math.prod(shape), group.comm.Sendrecv, collectives.TAG_PERMUTE
-        new = memory.maker(shape, dtype)
+        new = blocks(shape, dtype)
         datatype, view = datatypes.carrier(dtype)
         if count > datatypes.MAX_COUNT:
             return None
@@ -132,11 +133,10 @@ def permute(group: Group, perm: Sequence[tuple[int, int]]) -> Run:
     return _typed(group, plan, lambda x: collectives.permute(group, x, pairs))
 
 
-def _moved(call: Any, shape: tuple[int, ...], dtype: np.dtype, count: int, n: int) -> Run | None:
-    """A collective of n messages of `count` items each, from a contiguous block into a new one of `shape`."""
+def _moved(call: Any, new: Callable[[], np.ndarray], dtype: np.dtype, count: int, n: int) -> Run | None:
+    """A collective of n messages of `count` items each, from a contiguous block into a new one."""
     if count * n > datatypes.MAX_COUNT:
         return None
-    new = memory.maker(shape, dtype)
     datatype, view = datatypes.carrier(dtype)
     if view is None:
 
@@ -154,11 +154,15 @@ def _moved(call: Any, shape: tuple[int, ...], dtype: np.dtype, count: int, n: in
     return run
 
 
-def for_type(run: Run, shape: tuple[int, ...], dtype: np.dtype) -> Run | None:
+def for_type(run: Run, shape: tuple[int, ...], dtype: np.dtype, *, recycled: bool = False) -> Run | None:
     """What a prepared function comes to for C-contiguous blocks of one type, under the settings of now and while nobody counts
-    (`stats.active`); None where it has no short way for them, or is none of this module's."""
+    (`stats.active`); None where it has no short way for them, or is none of this module's.
+
+    `recycled`: it keeps its latest results, and gives them again when nobody holds them.
+    """
+    blocks = memory.recycled if recycled else memory.maker
     plan: Planner | None = getattr(run, "plan", None)
-    return None if plan is None or config.check or config.deterministic else plan(shape, dtype)
+    return None if plan is None or config.check or config.deterministic else plan(shape, dtype, blocks)
 
 
 def _typed(group: Group, plan: Planner, general: Callable[[np.ndarray], np.ndarray], *, moves: bool = True) -> Run:
@@ -183,7 +187,7 @@ def _typed(group: Group, plan: Planner, general: Callable[[np.ndarray], np.ndarr
         if plain or stats.active or not x.flags.c_contiguous:
             return general(x)
         if x.shape != shape or x.dtype is not dtype:
-            step = plan(x.shape, x.dtype)
+            step = plan(x.shape, x.dtype, memory.recycled)
             shape, dtype = x.shape, x.dtype
         return general(x) if step is None else step(x)
 

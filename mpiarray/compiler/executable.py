@@ -266,7 +266,9 @@ class _Writer:
         (x,) = eqn.invars
         if isinstance(x, Literal) or not x.aval.ndim or len(operands) > 1:
             return None
-        step = prepared.for_type(run, x.aval.shape, dtypes.storage(x.aval.dtype))
+        # what is no result is used and gone, and its memory serves the next step
+        given = self.complete and eqn.outvars[0] in self.jaxpr.outvars
+        step = prepared.for_type(run, x.aval.shape, dtypes.storage(x.aval.dtype), recycled=given)
         if step is None:
             return None
         value, (name,) = self.source.value, operands

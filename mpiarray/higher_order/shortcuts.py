@@ -125,7 +125,7 @@ def _for_type(run: Callable[[Any], Any], x: ManualTracer) -> Callable[[Any], Any
         return run
     if block.shape != aval.shape or block.dtype is not aval.dtype:
         return run
-    step = prepared.for_type(run, block.shape, block.dtype)
+    step = prepared.for_type(run, block.shape, block.dtype, recycled=True)
     if step is None:
         return run
 
