@@ -27,12 +27,15 @@ from mpiarray.ops.manual import all_gather_invariant, psum_invariant, unreduced_
 from mpiarray.ops.slicing import dynamic_update_slice
 from mpiarray.ops.sum_update import psum_update
 from mpiarray.ops.tiles import fusion, ufunc_of
+from mpiarray.ops.together import gather_many, scatter_many
 
 _NEW = frozenset(
     (fusion, fusion_update, dot_general, psum, psum_invariant, unreduced_psum, psum_update, pmax, pmin)
-    + (all_gather, all_gather_invariant, reduce_scatter, unreduced_reduce_scatter)
+    + (all_gather, all_gather_invariant, reduce_scatter, unreduced_reduce_scatter, gather_many)
 )
 """Operations whose results are always new memory, row-major where they are large."""
+_PARTS = frozenset((psum_many, scatter_many))
+"""Those whose results are parts of new memory."""
 
 
 _FROM_ITSELF = frozenset((dynamic_update_slice, update_inside))
@@ -69,7 +72,7 @@ def overwritable(jaxpr: Jaxpr, owned: Collection[int] = ()) -> dict[Eqn, Dead]:
             found[eqn] = Dead(tuple(over), tuple(lent))
         if all(v in constant for v in operands):
             constant.update(eqn.outvars)
-        elif eqn.op is psum_many:
+        elif eqn.op in _PARTS:
             parts.update(eqn.outvars)
         elif makes_new(eqn):
             own.update(v for v in eqn.outvars if eqn.op in _NEW or _is_aligned(eqn))
@@ -82,7 +85,7 @@ def overwritable(jaxpr: Jaxpr, owned: Collection[int] = ()) -> dict[Eqn, Dead]:
 
 def makes_new(eqn: Eqn) -> bool:
     """Whether the results of an equation are new arrays, and no views of operands."""
-    return eqn.op in _NEW or eqn.op is psum_many or ufunc_of(eqn) is not None
+    return eqn.op in _NEW or eqn.op in _PARTS or ufunc_of(eqn) is not None
 
 
 def _is_aligned(eqn: Eqn) -> bool:

@@ -9,11 +9,12 @@ import pytest
 
 import mpiarray as jax
 import mpiarray.numpy as jnp
-from mpiarray import P
+from mpiarray import P, comm
 from mpiarray.compiler.passes.combine import combine
 from mpiarray.compiler.passes.simplify import closed
 from mpiarray.core.check import check_jaxpr
 from mpiarray.core.jaxpr import Jaxpr
+from mpiarray.ops import together
 
 MESH = jax.sharding.AbstractMesh((8,), ("x",), (jax.sharding.AxisType.Explicit,))
 BY_X, REPLICATED = P("x"), P()
@@ -128,3 +129,100 @@ def test_random_programs_stay_in_order(seed):
         depth = max((level.get(v, 0) for v in e.invars if hasattr(v, "aval") and not hasattr(v, "val")), default=0)
         level.update((v, depth + (e in sums)) for v in e.outvars)
     assert len(sums) == max(level.values(), default=0)
+
+
+# -- gathers, and sums that are scattered
+
+
+def spread_step(params, x):
+    """A step of descent of layers whose weights and biases are spread by rows."""
+
+    def loss(params):
+        y = x
+        for w, b in params:
+            w, b = (jax.lax.all_gather(v, "x", tiled=True) for v in (w, b))
+            y = jnp.tanh(y @ w + b)
+        return jax.lax.pmean(jnp.sum(y * y), "x")
+
+    return jax.tree.map(lambda p, slope: p - 0.1 * slope, params, jax.grad(loss)(params))
+
+
+def spread_layers(count: int, make, narrow: int = 160, wide: int = 1280):
+    return [(make(a, b), make(b)) for k in range(count) for a, b in [(narrow, wide) if k % 2 == 0 else (wide, narrow)]]
+
+
+def test_biases_that_are_spread_travel_together():
+    step = jax.shard_map(spread_step, mesh=MESH, in_specs=(BY_X, BY_X), out_specs=BY_X)
+    lowering = lowered(step, spread_layers(6, block), block(16, 160))
+    rows = lowering.compile().as_text().splitlines()
+    for kind in ("all-gather", "reduce-scatter"):
+        mine = [row for row in rows if f" {kind}(" in row]
+        assert len(mine) == 6 + 1, "a message for each weight, one for all biases"
+        assert sum(row.count("%", row.index("(")) == 6 for row in mine) == 1
+    cost = lowering.cost_analysis()
+    sizes = 6 * 160 * 1280 * 4, 3 * (160 + 1280) * 4
+    assert cost["communication bytes all-gather"] == cost["communication bytes reduce-scatter"] == sum(sizes) * 7 / 8
+    text = "\n".join(rows)
+    assert text.index(" dot(") > text.index(next(row for row in rows if row.count("%") > 6 and " all-gather(" in row))
+
+
+def test_gathers_of_what_is_not_there_yet_come_later():
+    def body(x):
+        y = 2 * x
+        a, b = jax.lax.all_gather(x, "x"), jax.lax.all_gather(y, "x")
+        u, v = a[0] * x, b[0] + x
+        return a, b, jax.lax.all_gather(u, "x"), jax.lax.all_gather(v, "x")
+
+    text = lowered(jax.shard_map(body, mesh=MESH, in_specs=BY_X, out_specs=P(None, "x")), block(64)).compile().as_text()
+    assert text.count(" all-gather(") == 2
+
+
+def test_two_ranks_send_each_alone():
+    mesh = jax.sharding.AbstractMesh((2,), ("x",), (jax.sharding.AxisType.Explicit,))
+    body = lambda x, y: (jax.lax.all_gather(x, "x"), jax.lax.all_gather(y, "x"))
+    args = [jax.ShapeDtypeStruct((16,), np.float32, sharding=jax.NamedSharding(mesh, BY_X)) for _ in range(2)]
+    mapped = jax.shard_map(body, mesh=mesh, in_specs=BY_X, out_specs=P(None, "x"))
+    assert jax.jit(mapped).lower(*args).compile().as_text().count(" all-gather(") == 2
+
+
+WAYS = [(0, True), (1, True), (0, False), (1, False), (2, False)]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.float16, np.bool_])
+def test_many_are_what_each_is(dtype):
+    n = jax.device_count()
+    rng = np.random.default_rng(jax.process_index())
+    blocks = [np.asarray(rng.integers(0, 9, (n, n, 3 * k + 1)), dtype)[..., ::-1] for k in range(len(WAYS))]
+    group = comm.world_group()
+    gathers = together._Gathers(group, WAYS)
+    for _ in range(2):  # with new buffers, and with kept ones
+        for found, x, way in zip(gathers(*blocks), blocks, WAYS, strict=True):
+            np.testing.assert_array_equal(found, comm.all_gather(group, x, *way))
+            assert found.flags.c_contiguous and found.flags.writeable
+    if dtype != np.bool_:
+        scatters = together._Scatters(group, ways := [w for w in WAYS if w != (2, False)])
+        for _ in range(2):
+            for found, x, (dim, tiled) in zip(scatters(*blocks[: len(ways)]), blocks, ways, strict=False):
+                np.testing.assert_array_equal(found, comm.reduce_scatter(group, x, dim, "sum", tiled))
+
+
+@pytest.mark.mpi
+def test_a_step_with_spread_biases():
+    n = jax.device_count()
+    rng = np.random.default_rng(0)
+    make = lambda *shape: rng.standard_normal(shape).astype(np.float32) / 8
+    params, x = spread_layers(2, make, 4 * n, 6 * n), make(2 * n, 4 * n)
+    with jax.set_mesh(jax.make_mesh((n,), ("x",))):
+        placed = jax.tree.map(lambda v: jax.device_put(v, P("x")), (params, x))
+        mapped = jax.shard_map(spread_step, in_specs=(BY_X, BY_X), out_specs=BY_X)
+        got = jax.tree.map(np.asarray, jax.jit(mapped)(*placed))
+    (w, b), (v, c) = [[a.astype(np.float64) for a in layer] for layer in params]
+    y = np.tanh(x @ w + b)
+    z = np.tanh(y @ v + c)
+    last = 2 * z * (1 - z * z) / n
+    first = last @ v.T * (1 - y * y)
+    slopes = [(x.T @ first, first.sum(0)), (y.T @ last, last.sum(0))]
+    for mine, layer, of_layer in zip(got, params, slopes, strict=True):
+        for a, p, slope in zip(mine, layer, of_layer, strict=True):
+            np.testing.assert_allclose(a, p - 0.1 * slope, rtol=1e-4, atol=1e-5)

@@ -523,6 +523,8 @@ COLLECTIVES = {
     "preduced",
     "psum",
     "psum_many",
+    "gather_many",
+    "scatter_many",
     "psum_invariant",
     "psum_update",
     "pvary",
