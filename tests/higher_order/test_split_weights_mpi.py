@@ -62,11 +62,13 @@ def test_fsdp(dim: int, half: bool) -> None:
     check(found, ws, x, rtol=5e-2 if half else 1e-4)
     assert [g.sharding.spec for g in found[1]] == [spec, spec]
     if n > 1:
-        assert text.count("reduce-scatter(") == counts.calls["reduce_scatter"] == len(ws)
+        together = 1 if n > 2 else len(ws)  # small ones of more than two ranks travel in one message
+        assert text.count("reduce-scatter(") == counts.calls["reduce_scatter"] == together
         assert text.count("all-reduce(") == counts.calls["all_reduce"] == 1  # the loss
         assert counts.bytes["all_reduce"] == 4
         assert counts.bytes["reduce_scatter"] == sum(w.size for w in ws) * (2 if half else 4)
-        assert text.count("all-gather(") == counts.calls["all_gather"] == len(ws)
+        casts = len(ws) if half else together  # the second one is cast after the first gather
+        assert text.count("all-gather(") == counts.calls["all_gather"] == casts
 
 
 @under(grid)
