@@ -47,6 +47,11 @@ _apply.for_params = _function_of  # type: ignore[attr-defined]
 chain = Op(name="chain", impl=_apply, elementwise=True, multiple_results=False, code=None)
 
 
+def are_on() -> bool:
+    """Whether groups have chains, large ones at least."""
+    return bool(config.llvm) and not machine_code.available()
+
+
 def wanted(shape: Sequence[int]) -> bool:
     """Whether groups on blocks of that shape are to have chains.
 

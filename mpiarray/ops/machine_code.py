@@ -443,12 +443,16 @@ def _gathered(code: Code, operands: Sequence[Any], result: Any, body: Body) -> N
 
 @cache
 def available() -> str:
-    """Empty if functions can be compiled here; else what is missing."""
+    """Empty if functions can be compiled here, which is tried; else what is missing."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return f"machine code is made for x86-64 only, and this machine is {platform.machine()}"
     if importlib.util.find_spec("llvmlite") is None:
-        return "llvmlite is not installed for this Python: pip install 'mpiarray[llvm]'"
-    return ""
+        return "llvmlite is not installed for this Python: pip install llvmlite (the extra mpiarray[llvm])"
+    try:  # another version's language, or memory that must not hold code
+        twice = compiled(text_of([_F32], _F32, lambda b, v: b.add(*v, *v)), (_F32,), _F32)(np.ones(17, _F32))
+    except Exception as error:
+        return f"llvmlite is installed, but does not work here ({type(error).__name__}: {error})"
+    return "" if (twice == 2).all() else "llvmlite is installed, but its code does not work here"
 
 
 @cache
@@ -495,6 +499,11 @@ def ufunc(text: str, operands: tuple[Any, ...], result: Any) -> np.ufunc:
     missing = available()
     if missing:
         raise ImportError(missing)
+    return compiled(text, operands, result)
+
+
+def compiled(text: str, operands: tuple[Any, ...], result: Any) -> np.ufunc:
+    """A new ufunc."""
     binding, machine = _compiler()
     module = binding.parse_assembly(text)
     module.verify()

@@ -110,11 +110,11 @@ def examine_machine(report: Report) -> None:
     report.add(
         "BLAS", f"{blas['name']} {blas['version']} ({file}), {threads or 'unknown number of'} threads in this process"
     )
-    missing = machine_code.available()
+    missing = machine_code.available() if config.llvm else ""
     if config.llvm is True and missing:
         report.problem(f"MPIARRAY_LLVM is on, but {missing}")
     on = "turned off by MPIARRAY_LLVM" if not config.llvm else "of large blocks" if config.llvm == "auto" else "all"
-    report.add("chains", f"not compiled: {missing}" if missing and config.llvm else f"compiled: {on}")
+    report.add("chains", f"not compiled: {missing}" if missing else f"compiled: {on}")
     named = sorted(k for k in os.environ if k.startswith(VARIABLE_PREFIXES) or k in VARIABLE_NAMES)
     inner = ("MPIARRAY_RUN_",)
     shown = [f"{k}={os.environ[k]}" for k in named if not k.startswith(inner) and k not in environment.JOB_NAMES]

@@ -10,6 +10,7 @@ import pytest
 
 import mpiarray as jax
 import mpiarray.numpy as jnp
+from mpiarray import comm
 from mpiarray.compiler.passes import fuse
 from mpiarray.config import config
 from mpiarray.core.jaxpr import Eqn, Jaxpr, Var
@@ -321,11 +322,48 @@ def test_where_it_is_said(monkeypatch):
     machine_code.available.cache_clear()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    assert "pip install 'mpiarray[llvm]'" in machine_code.available()
+    assert "pip install llvmlite" in machine_code.available()
     machine_code.available.cache_clear()
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     assert "x86-64 only" in machine_code.available()
     machine_code.available.cache_clear()
+
+
+@compiling
+def test_a_compiler_that_does_not_work_is_not_used(monkeypatch):
+    def broken(*args):
+        raise RuntimeError("LLVM IR parsing error")
+
+    with monkeypatch.context() as m:
+        m.setattr(machine_code, "compiled", broken)
+        machine_code.available.cache_clear()
+        assert "does not work here (RuntimeError: LLVM IR parsing error)" in machine_code.available()
+        assert not compiled_chains.wanted((1 << 20,)) and not compiled_chains.are_on()
+    machine_code.available.cache_clear()
+    assert compiled_chains.are_on()
+
+
+@compiling
+@pytest.mark.mpi
+def test_ranks_with_and_without_a_compiler_agree(monkeypatch):
+    """Results that all ranks hold are equal to the last bit, though only some have chains."""
+    monkeypatch.setattr(fuse, "_SMALLEST", 0)
+    n = jax.device_count()
+    mesh = jax.make_mesh((n,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    x = np.random.default_rng(0).standard_normal((4 * n, 1001)).astype(np.float32)
+
+    def f(x, w):
+        y = jnp.where(x > 0.1, x * w + 0.3, x / (w * w + 1)) - jnp.sqrt(jnp.abs(x))
+        w = w - 0.1 * jnp.sum(y * y * x, axis=0) / (1 + w * w)
+        return w * 0.7 + w * w, jnp.sum(y * 3 - y * y)
+
+    with config.override("llvm", comm.rank() % 2 == 0):
+        w = jax.device_put(x[0], jax.NamedSharding(mesh, jax.P()))
+        found = jax.jit(f)(jax.device_put(x, jax.NamedSharding(mesh, jax.P("x", None))), w)
+    group = comm.world_group()
+    for array in found:
+        bytes_of = comm.agree(group, np.asarray(array.addressable_shards[0].data).tobytes())
+        assert len(set(bytes_of)) == 1
 
 
 def test_a_group_of_constants_alone():

@@ -16,6 +16,7 @@ import numpy as np
 
 from mpiarray import comm
 from mpiarray.compiler import machine as cost_model
+from mpiarray.ops import compiled_chains
 from mpiarray.tools import environment
 from mpiarray.tools.bench import processes
 from mpiarray.tools.bench.hand_arrays import mpi
@@ -106,7 +107,7 @@ def setting() -> dict[str, Any]:
     scipy = scipys_fft()
     return {
         "ranks": comm.size(), "mpi": mpi().Get_library_version().strip("\0\n ").splitlines()[0].split(",")[0], "numpy": np.__version__,
-        "python": platform.python_version(), "scipy": scipy is not None, "machine": platform.machine(),
+        "python": platform.python_version(), "scipy": scipy is not None, "llvm": compiled_chains.are_on(), "machine": platform.machine(),
         "cores": len(environment.allowed_cpus()),
     }  # fmt: skip
 
@@ -155,6 +156,7 @@ class Printer:
         where = setting()
         self.say(
             f"{self.ranks} ranks, {where['mpi']}, numpy {where['numpy']}, {'scipy.fft' if where['scipy'] else 'no scipy'}"
+            f"{', chains compiled' if where['llvm'] else ''}"
         )
         self.say(f"this machine: {given.text()}")
         rival = "".join(f"{title:>10s}" for title in self.rivals.values())
