@@ -291,7 +291,7 @@ def default_library(environ: Mapping[str, str] = os.environ) -> str | None:
 def choose(ranks: int, available: int, wanted: str = "auto", environ: Mapping[str, str] = os.environ) -> Mpi:
     """The MPI for a job of `ranks` on `available` cores.
 
-    wanted: a family, or "auto": MPICH starts about five times faster and is ahead when every rank has a core, Open
+    wanted: a family, or "auto": MPICH is ahead when every rank has a core, Open
     MPI's small collectives are about six times faster when ranks share cores. MPIARRAY_MPI overrules "auto".
     Raises MpiNotFound with what to do.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import pytest
 
 from mpiarray import comm
 from mpiarray.tools import environment
+
+world = importlib.import_module("mpiarray.comm.world")  # `comm.world` is its function
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,6 +47,37 @@ def test_hints_come_from_the_launcher():
     script = "from mpiarray import comm; print(comm.rank_hint(), comm.size_hint(), comm.started())"
     assert run(script, OMPI_COMM_WORLD_RANK="3", OMPI_COMM_WORLD_SIZE="4") == "3 4 False\n"
     assert run(script, PMI_RANK="1", PMI_SIZE="2") == "1 2 False\n"
+
+
+NODES = [  # environment, whether all ranks are known to be on one node
+    ({}, True),
+    ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, True),
+    ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, False),
+    ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}, False),
+    ({"PMIX_RANK": "0"}, False),
+    ({"PMIX_RANK": "0", "SLURM_PROCID": "0", "SLURM_NNODES": "2"}, False),
+    ({"PMIX_RANK": "0", "SLURM_PROCID": "0", "SLURM_NNODES": "2", "SLURM_STEP_NUM_NODES": "1"}, True),
+    ({"PALS_RANKID": "0"}, False),
+]
+
+
+@pytest.mark.parametrize(("variables", "one"), NODES)
+def test_one_node(variables, one):
+    assert world.on_one_node(variables) == one
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"), [({}, "^ofi"), ({"OMPI_MCA_btl": "self,sm"}, "self,sm"), (NODES[2][0], None)]
+)
+def test_settings_for_the_start(given, seen, monkeypatch):
+    """Open MPI 5 sleeps a second over a transport that one node has no use for; nothing of it is left afterwards."""
+    for name in ("OMPI_MCA_btl", *(name for variables, _ in NODES for name in variables)):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with world._settings_for_start():
+        assert os.environ.get(world._TRANSPORTS) == seen
+    assert os.environ.get(world._TRANSPORTS) == given.get("OMPI_MCA_btl")
 
 
 def test_users_mpi_after_ours():
