@@ -134,8 +134,12 @@ def _cones(steps: Sequence[Eqn], able: Callable[[Eqn], bool], kept: Collection[A
 
 
 def _is_better_alone(eqn: Eqn) -> bool:
-    """Whether one equation is faster compiled: those that numpy has no loop for, but for values that pass unchanged."""
-    return ufunc_of(eqn) is None and len(eqn.invars) + len(eqn.params) > 1 and eqn.op is not name
+    """Whether one equation is faster compiled: where numpy has no loop, or none for vectors; values that pass unchanged are not."""
+    if len(eqn.invars) == 1 and ufunc_of(eqn) is None and (not eqn.params or eqn.op is name):
+        return False
+    return ufunc_of(eqn) is None or any(
+        dtypes.storage(v.aval.dtype) in machine_code.NARROW for v in (*eqn.invars, *eqn.outvars)
+    )
 
 
 def _variables(eqn: Eqn) -> list[Any]:

@@ -207,6 +207,8 @@ def test_which_equations_are_one(all_chains):
     assert steps_of(lambda x: ((x * 0.5 + 1) * x - 3) * x, x) == ["chain"]
     assert steps_of(lambda x: jnp.exp(x * 2 - 1) * x + 1, x) == ["chain", "exp", "chain"]
     assert steps_of(lambda x: jnp.exp(x * 2), x) == ["mul", "exp"], "numpy has loops for single operations"
+    narrow = jnp.asarray(np.arange(64), jnp.bfloat16)
+    assert steps_of(lambda x: [x * 2, x + 1], narrow) == ["chain", "chain"], "but not for vectors of 16-bit floats"
     two = lambda x: [(y := x * 2 - 1) * x + 1, y]
     assert steps_of(two, x) == ["chain", "chain"], "what is a result, too, ends a chain"
     assert steps_of(lambda x: ((y := x * 2 - 1) * y).sum(), x) == ["chain", "reduce_sum"], "BLAS adds the products"
