@@ -24,6 +24,7 @@ from mpiarray.ops import machine_code
 from mpiarray.ops.linear import convert_element_type
 from mpiarray.ops.machine_code import Code, Declined, Text, Value
 from mpiarray.ops.names import name
+from mpiarray.ops.select import stop_gradient_op
 from mpiarray.ops.tile_steps import kernel_of, ufunc_of
 from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
@@ -135,7 +136,7 @@ def _cones(steps: Sequence[Eqn], able: Callable[[Eqn], bool], kept: Collection[A
 
 def _is_better_alone(eqn: Eqn) -> bool:
     """Whether one equation is faster compiled: where numpy has no loop, or none for vectors; values that pass unchanged are not."""
-    if len(eqn.invars) == 1 and ufunc_of(eqn) is None and (not eqn.params or eqn.op is name):
+    if eqn.op in (name, stop_gradient_op):
         return False
     return ufunc_of(eqn) is None or any(
         dtypes.storage(v.aval.dtype) in machine_code.NARROW for v in (*eqn.invars, *eqn.outvars)

@@ -213,6 +213,10 @@ def test_which_equations_are_one(all_chains):
     assert steps_of(two, x) == ["chain", "chain"], "what is a result, too, ends a chain"
     assert steps_of(lambda x: ((y := x * 2 - 1) * y).sum(), x) == ["chain", "reduce_sum"], "BLAS adds the products"
     assert steps_of(lambda x: jnp.where(x > 1, x, 2) * 3, x) == ["chain"]
+    assert steps_of(lambda x: jnp.exp(jax.lax.stop_gradient(x)), x) == ["stop_gradient", "exp"], (
+        "which only passes it on"
+    )
+    assert steps_of(lambda x: jnp.exp(jax.lax.rsqrt(x)), x) == ["chain", "exp"]
 
 
 @compiling
