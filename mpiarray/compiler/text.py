@@ -7,11 +7,13 @@
     ROOT (%c)
 
 Collectives are spelled `all-reduce(`, `all-gather(`, `reduce-scatter(`, `all-to-all(`, `collective-permute(`, one line
-for each that is executed.
+for each that is executed; where small gathers, or scattered sums, travel in one message, each has its line, which says of
+how many that is (`message=3 of 5`: the third of five arrays).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from mpiarray.compiler.program import Program
@@ -19,7 +21,9 @@ from mpiarray.core.jaxpr import Eqn, Jaxpr
 from mpiarray.core.printer import literal_text, param_text
 from mpiarray.core.printer import names as fresh_names
 from mpiarray.core.value import Literal
+from mpiarray.ops.together import gather_many, scatter_many
 
+TOGETHER = {gather_many: "all_gather_dimension", scatter_many: "scatter_dimension"}
 _SKIP = {"axis_size", "axes_size", "axis_index_groups", "tiled", "sharding", "out_sharding"}
 
 
@@ -43,6 +47,9 @@ def _lines(jaxpr: Jaxpr, fresh: Any, names: dict[Any, str], indent: str) -> list
         f"{indent}{name(v)} = {v.aval.short()} parameter({k})" for k, v in enumerate((*jaxpr.constvars, *jaxpr.invars))
     ]
     for eqn in jaxpr.eqns:
+        if eqn.op in TOGETHER:
+            out += [indent + line for line in _apart(eqn, name)]
+            continue
         results = ", ".join(name(v) for v in eqn.outvars)
         types = ", ".join(v.aval.short() for v in eqn.outvars)
         types = types if len(eqn.outvars) == 1 else f"({types})"
@@ -54,6 +61,17 @@ def _lines(jaxpr: Jaxpr, fresh: Any, names: dict[Any, str], indent: str) -> list
                 out += _lines(inner, fresh, names, indent + "    ")
     out.append(f"{indent}ROOT ({', '.join(name(v) for v in jaxpr.outvars)})")
     return out
+
+
+def _apart(eqn: Eqn, name: Callable[[Any], str]) -> list[str]:
+    """A line for each of several arrays that travel in one message."""
+    single = eqn.op.hlo_name
+    lines = []
+    for k, (v, out, (dim, _)) in enumerate(zip(eqn.invars, eqn.outvars, eqn.params["ways"]), 1):
+        rest = eqn.replace(params={k: p for k, p in eqn.params.items() if k != "ways"} | {TOGETHER[eqn.op]: dim})
+        place = f"message={k} of {len(eqn.invars)}"
+        lines.append(f"{name(out)} = {out.aval.short()} {single}({name(v)}){_attributes(rest)}, {place}")
+    return lines
 
 
 def _bodies(value: Any) -> list[Jaxpr]:
