@@ -237,7 +237,7 @@ class Code:
     def load(self, place: str, dtype: Any) -> Value:
         return self._loaded(self._line(dtype, f"load {self._memory_type(dtype)}, ptr {place}, align 1"))
 
-    def store(self, x: Value, place: str) -> None:
+    def store(self, x: Value, place: str, how: str = "align 1") -> None:
         kind = self._memory_type(x.dtype)
         name = x.name
         if x.dtype == _BOOL:
@@ -249,7 +249,7 @@ class Code:
             whole = self.text.named(f"bitcast {self.type(x)} {x.name} to {wide}")
             high = self.bits("lshr", Value(whole, _U32), self.constant(16, _U32))
             name = self.text.named(f"trunc {wide} {high.name} to {kind}")
-        self.text.line(f"store {kind} {name}, ptr {place}, align 1")
+        self.text.line(f"store {kind} {name}, ptr {place}, {how}")
 
     def spread(self, place: str, dtype: Any, target: str) -> None:
         """One element, in all places of a vector."""
@@ -342,14 +342,18 @@ class Text:
 Body = Callable[[Code, Sequence[Value]], Value]
 
 
-def text_of(operands: Sequence[Any], result: Any, body: Body) -> str:
-    """The text of the loop of a ufunc: of operands of these dtypes, `body` writes the result."""
+def text_of(operands: Sequence[Any], result: Any, body: Body, streamed_from: int = 0) -> str:
+    """The text of the loop of a ufunc: of operands of these dtypes, `body` writes the result.
+
+    Results of `streamed_from` bytes and more (0: none) in one part are written past the caches if they are aligned.
+    """
     kinds = [*operands, result]
     lanes = _VECTOR // max(d.itemsize for d in kinds)
+    streams = streamed_from > 0 and lanes * result.itemsize == _VECTOR
     text = Text()
     code = Code(lanes, text)
     line = text.line
-    count, numbers = len(operands), range(len(kinds))
+    count = len(operands)
     line("define void @loop(ptr %args, ptr %dims, ptr %steps, ptr %data) {")
     line("entry:")
     line("%n = load i64, ptr %dims")
@@ -371,28 +375,52 @@ def text_of(operands: Sequence[Any], result: Any, body: Body) -> str:
         code.spread(f"%a{k}", dtype, f"%b{k}")
         line(f"%p{k} = select i1 %zero{k}, ptr %b{k}, ptr %a{k}")
         line(f"%t{k} = select i1 %zero{k}, i64 0, i64 {lanes * dtype.itemsize}")
-    line("br label %vectors")
-    line("vectors:")
-    line("%d = phi i64 [0, %spread], [%dn, %vectors]")
-    for k in numbers:
-        line(f"%q{k} = phi ptr [{f'%p{k}' if k < count else f'%a{k}'}, %spread], [%qn{k}, %vectors]")
-    code.store(body(code, [code.load(f"%q{k}", d) for k, d in enumerate(operands)]), f"%q{count}")
-    for k in numbers:
-        line(f"%qn{k} = getelementptr i8, ptr %q{k}, i64 {f'%t{k}' if k < count else lanes * result.itemsize}")
-    line(f"%dn = add i64 %d, {lanes}")
-    line(f"%after = add i64 %dn, {lanes}")
-    line("%more = icmp ule i64 %after, %n")
-    line("br i1 %more, label %vectors, label %parts")
-    _gathered(code, operands, result, body)
+    if streams:
+        line(f"%few = icmp ult i64 %n, {-(-streamed_from // result.itemsize)}")
+        line(f"%place = ptrtoint ptr %a{count} to i64")
+        line(f"%off = and i64 %place, {_VECTOR - 1}")
+        line("%crosses = icmp ne i64 %off, 0")
+        line("%no0 = or i1 %few, %crosses")
+        for k in range(count):
+            line(f"%same{k} = icmp eq ptr %a{k}, %a{count}")
+            line(f"%no{k + 1} = or i1 %no{k}, %same{k}")
+        line(f"br i1 %no{count}, label %vectors, label %streamed")
+        _in_place(code, operands, result, body, "streamed", "fenced", f"align {_VECTOR}, !nontemporal !{{i32 1}}")
+        line("fenced:")
+        text.declare("declare void @llvm.x86.sse.sfence()")
+        line("call void @llvm.x86.sse.sfence()")
+        line("br label %parts")
+    else:
+        line("br label %vectors")
+    _in_place(code, operands, result, body, "vectors", "parts", "align 1")
+    _gathered(code, operands, result, body, "[%streamed.dn, %fenced], " if streams else "")
     line("}")
     return text.whole()
 
 
-def _gathered(code: Code, operands: Sequence[Any], result: Any, body: Body) -> None:
+def _in_place(code: Code, operands: Sequence[Any], result: Any, body: Body, label: str, after: str, how: str) -> None:
+    """The loop over whole vectors, which lie one behind the other, or are the same one."""
+    line, lanes, count = code.text.line, code.lanes, len(operands)
+    line(f"{label}:")
+    line(f"%{label}.d = phi i64 [0, %spread], [%{label}.dn, %{label}]")
+    for k in range(count + 1):
+        line(f"%{label}.q{k} = phi ptr [%{'p' if k < count else 'a'}{k}, %spread], [%{label}.qn{k}, %{label}]")
+    values = [code.load(f"%{label}.q{k}", d) for k, d in enumerate(operands)]
+    code.store(body(code, values), f"%{label}.q{count}", how)
+    for k in range(count + 1):
+        step = f"%t{k}" if k < count else lanes * result.itemsize
+        line(f"%{label}.qn{k} = getelementptr i8, ptr %{label}.q{k}, i64 {step}")
+    line(f"%{label}.dn = add i64 %{label}.d, {lanes}")
+    line(f"%{label}.end = add i64 %{label}.dn, {lanes}")
+    line(f"%{label}.more = icmp ule i64 %{label}.end, %n")
+    line(f"br i1 %{label}.more, label %{label}, label %{after}")
+
+
+def _gathered(code: Code, operands: Sequence[Any], result: Any, body: Body, others: str) -> None:
     """From element `%g` on: a vector at a time from and to buffers, in the last of which the first element may be repeated."""
     line, lanes, count = code.text.line, code.lanes, len(operands)
     line("parts:")
-    line("%g = phi i64 [0, %entry], [%dn, %vectors], [%gn, %scattered]")
+    line(f"%g = phi i64 [0, %entry], [%vectors.dn, %vectors], {others}[%gn, %scattered]")
     line("%left = sub i64 %n, %g")
     line("%any = icmp ugt i64 %left, 0")
     line("br i1 %any, label %part, label %end")

@@ -10,7 +10,7 @@ import pytest
 
 import mpiarray as jax
 import mpiarray.numpy as jnp
-from mpiarray import comm
+from mpiarray import comm, memory
 from mpiarray.compiler.passes import fuse
 from mpiarray.config import config
 from mpiarray.core.jaxpr import Eqn, Jaxpr, Var
@@ -158,6 +158,28 @@ def test_strides_broadcasts_and_overlaps(count):
     if count > 1:
         f(z[1:count], z[: count - 1], out=z[1:count])  # numpy takes care of parts that overlap
         np.testing.assert_array_equal(z[1:count], want(x[0, 1:count], x[0, : count - 1]))
+
+
+@compiling
+@pytest.mark.parametrize("kind", [F32, F64, BF16, BOOL], ids=str)
+def test_large_results_are_written_past_the_caches(kind):
+    """From a size on, if they are aligned and not in an operand's place: the same numbers."""
+    body = lambda b, v: b.compare("lt", *v) if kind == BOOL else b.add(b.mul(*v), v[0])
+    operand = F32 if kind == BOOL else kind
+    text = machine_code.text_of([operand] * 2, kind, body, streamed_from=1000)
+    assert ("!nontemporal" in text) == (kind != BOOL), "parts of a line are not"
+    f = machine_code.ufunc(text, (operand,) * 2, kind)
+    rng = np.random.default_rng(0)
+    whole = memory.empty((3000,), kind)
+    for count, first in itertools.product((10, 999, 1000, 1064, 2001), (0, 1, 7)):
+        x, y = rng.standard_normal((2, count)).astype(operand)
+        want = x < y if kind == BOOL else x * y + x
+        out = whole[first : first + count]
+        assert f(x, y, out=out) is out
+        np.testing.assert_array_equal(out, want)
+        np.testing.assert_array_equal(f(x, y[:1]), x < y[:1] if kind == BOOL else x * y[:1] + x)
+        if kind != BOOL:
+            np.testing.assert_array_equal(f(x, y, out=x), want)
 
 
 @compiling
