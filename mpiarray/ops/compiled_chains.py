@@ -11,7 +11,6 @@ Apart from `ops.tiles`, which runs a chain as any other ufunc.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -31,11 +30,9 @@ from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 
 _LEAST_ELEMENTS = 1 << 16  # of a block, for which 10 ms of compiling are soon regained
-# bytes of a result that nobody will find in the caches anyway: measured, writing past them takes a third less, and a sum of it at
-# once takes as long as before
-_STREAMED_FROM = max(
-    30_000_000, os.sysconf("SC_LEVEL3_CACHE_SIZE") if "SC_LEVEL3_CACHE_SIZE" in os.sysconf_names else 0
-)
+# bytes of a result that nobody will find in a core's caches anyway: measured, writing past them takes a third less, and a sum of
+# it at once takes as long as before
+_STREAMED_FROM = 30_000_000
 _MOST_EQUATIONS = 64
 _MOST_OPERANDS = 20  # numpy 1 takes 32 with the result
 
