@@ -10,8 +10,8 @@ Results are numpy's to the last bit.  Each operation rounds by itself (no flags 
 reordered), constants are read from memory (so nothing is folded), and where C and numpy leave something open the code does what
 numpy's loops on x86 do: of two zeros a maximum is the second (of float16 the first), of NaN the first.  Only which of two
 NaNs an operation passes on is open, as in numpy, where the ends of arrays differ from their middles; and NaNs that signal do
-not stay so in 16 bits.  Elsewhere than on x86 nothing is
-compiled (`available`), since numpy's loops differ there and nobody has compared.
+not stay so in 16 bits.  Elsewhere than on x86 nothing is compiled (`available`), since numpy's loops differ there and nobody
+has compared.
 
 A function is an ordinary ufunc: strides, broadcasting, `out=` and overlapping memory are numpy's business.  numpy calls the
 loop for one dim.  If all steps in it are one element, or none (an operand that is broadcast, which is spread over a vector
@@ -509,10 +509,11 @@ def _numpys() -> tuple[Callable[..., Any], Callable[..., Any]]:
         core = importlib.import_module("numpy._core._multiarray_umath")
     except ImportError:  # numpy 1
         core = importlib.import_module("numpy.core._multiarray_umath")
-    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    table = ctypes.cast(pointer_of(core._UFUNC_API, None), ctypes.POINTER(ctypes.c_void_p))
     pointer, number = ctypes.c_void_p, ctypes.c_int
+    address_in = ctypes.PYFUNCTYPE(pointer, ctypes.py_object, ctypes.c_char_p)(
+        ("PyCapsule_GetPointer", ctypes.pythonapi)
+    )
+    table = ctypes.cast(address_in(core._UFUNC_API, None), ctypes.POINTER(pointer))
     shape = ctypes.PYFUNCTYPE(ctypes.py_object, pointer, pointer, pointer, *[number] * 4, pointer, pointer, number)
     add = ctypes.PYFUNCTYPE(number, ctypes.py_object, number, pointer, pointer, pointer)
     return shape(table[1]), add(table[2])
