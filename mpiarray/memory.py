@@ -260,15 +260,15 @@ class Recycler:
         self.before: Any = None
 
     def take(self) -> np.ndarray:
-        block = self.now  # in cache more likely than the other one
-        if block is not None and references(block) == _ALONE and references(block.base) == _BASE_ALONE:
+        # the block of the latest call is in cache more likely; what a thread looks at here, no other thread finds alone
+        block = self.now
+        if block is not None and _references(block) == _ONE and _references_to_base(block) == _ONE_TO_BASE:
             return block
-        block = self.before
-        self.before = self.now
+        block, self.before = self.before, block
         self.now = block
-        if block is None or references(block) != _ALONE or references(block.base) != _BASE_ALONE:
-            block = self._new()
-        return block
+        if block is not None and _references(block) == _ONE and _references_to_base(block) == _ONE_TO_BASE:
+            return block
+        return self._new()
 
     def _new(self) -> np.ndarray:
         self._drop(self.now)
@@ -298,17 +298,38 @@ class Recycler:
 
 
 _kept: dict[int, Recycler] = {}  # by the block's id, the oldest first
-references = sys.getrefcount
 
 
-def _count(recycler: Recycler) -> tuple[int, int]:
-    """How many references there are for a block that nobody else knows: counted as `take` does, not assumed."""
+def _references(block: np.ndarray) -> int:
+    return sys.getrefcount(block)
+
+
+def _references_to_base(block: Any) -> int:
+    return sys.getrefcount(block.base)
+
+
+def _counted() -> tuple[int, int]:
+    """How many references there are for a block that nobody else knows: found out by counting those of one, as `take` does."""
+    recycler = Recycler(lambda: np.empty(2)[:1])
     recycler.now = recycler.make()
     block = recycler.now
-    return references(block), references(block.base)
+    return _references(block), _references_to_base(block)
 
 
-_ALONE, _BASE_ALONE = _count(Recycler(lambda: np.empty(2)[:1]))
+_ONE, _ONE_TO_BASE = _counted()
+
+
+def _is_trusted() -> bool:
+    """Whether this Python counts so that a block that somebody holds, or a view of it, is never given to another."""
+    recycler = Recycler(lambda: np.empty(2)[:1])
+    recycler.now = block = recycler.make()
+    apart = recycler.take() is not block
+    recycler.now = recycler.make()
+    view = recycler.now[:0]
+    return apart and recycler.take().base is not view.base
+
+
+_TRUSTED = _is_trusted()
 
 
 def recycled(shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
@@ -319,7 +340,7 @@ def recycled(shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
     """
     make = maker(shape, dtype)
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-    return Recycler(make).take if ALIGNED_FROM <= nbytes <= _KEPT_BYTES // 4 else make
+    return Recycler(make).take if _TRUSTED and ALIGNED_FROM <= nbytes <= _KEPT_BYTES // 4 else make
 
 
 def forget(number: int) -> bool:

@@ -164,11 +164,11 @@ print(resident() - before)
 
 @needs_glibc
 @pytest.mark.skipif(not LARGE_PAGES, reason="this system has no large pages, or only for all")
-@pytest.mark.parametrize(("asked", "share"), [("1", 0.97), ("0", 0.0)])
-def test_blocks_are_in_large_pages(asked, share):
-    """Blocks too small for numpy to ask for large pages, on a heap that has grown: all of them, also at its ends, and where
-    numpy has been before."""
-    (found,) = output(
+@pytest.mark.parametrize("asked", ["1", "0"])
+def test_blocks_are_in_large_pages(asked):
+    """60 blocks too small for numpy to ask for large pages, on a heap that has grown: all of them, also at its ends, and where
+    numpy has been before; but not what lies before the heap's first large page and behind its last one."""
+    small, large = output(
         """
 keep = []
 for k in range(60):
@@ -184,12 +184,11 @@ with open("/proc/self/smaps") as f:
             large += int(line.split()[1])
         elif heap and line.startswith("Rss"):
             touched += int(line.split()[1])
-print(large / touched)
+print((touched - large) / 1024, large / 1024)
 """,
         NUMPY_MADVISE_HUGEPAGE=asked,
     )
-    assert float(found) >= share
-    assert asked == "1" or float(found) == 0
+    assert float(small) < 4.5 if asked == "1" else float(large) == 0
 
 
 @pytest.mark.parametrize("dtype", ["f4", ">f4", "c16", "?", ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.int4])
@@ -302,3 +301,10 @@ def test_a_kept_result_may_be_donated():
     for held in (take(), take()[1:], np.asarray(take())):
         blocks = [held if held.base is None or held.size == NUMBERS else held.base]
         assert not is_alone(blocks, 0)
+
+
+@pytest.mark.parametrize("count", ["_ONE", "_ONE_TO_BASE"])
+def test_a_python_that_counts_otherwise_keeps_nothing(count, monkeypatch):
+    assert memory._is_trusted()
+    monkeypatch.setattr(memory, count, getattr(memory, count) + 1)
+    assert not memory._is_trusted()
