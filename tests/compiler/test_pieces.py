@@ -260,7 +260,7 @@ def late_messages(monkeypatch):
         sends = [(peer, x.copy() if copied else x) for peer, x in sends]
         for _, x in recvs:
             x.fill(np.nan)
-        return Late(lambda: collectives.exchange(group, sends, recvs))
+        return Late(lambda: collectives.exchange(group, sends, recvs), [x for _, x in recvs])
 
     def permute(group, perm, *, copied=False):
         def start(x):
