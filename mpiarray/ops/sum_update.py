@@ -78,14 +78,19 @@ class Update:
 
 
 class _Run:
-    """The function of blocks; `over`: the result may be written over the block that is summed."""
+    """The function of blocks; `over`: the result may be written over the block that is summed.
+
+    Two ranks never do that: half of the block has just been read by the other one, and what the other one sends is written there.
+    Where two cores share no cache, writing what the other one holds is six times slower than the whole transfer, and memory that
+    was sent stays there for some steps.  So results are in blocks of their own, of which each rank sends the same half every time.
+    """
 
     def __init__(self, group: Group, update: Update, over: bool):
         total = update.jaxpr.invars[0].aval
         self.group, self.update, self.shape, self.dtype = group, update, total.shape, dtypes.storage(total.dtype)
         self.result_dtype = dtypes.storage(update.result.dtype)
-        self.over = over and self.result_dtype == self.dtype
-        self.new = memory.maker(self.shape, self.result_dtype)
+        self.over = over and self.result_dtype == self.dtype and group.size > 2
+        self.new = (memory.recycled if group.size == 2 else memory.maker)(self.shape, self.result_dtype)
         self.pieces: dict[int, Tiled] = {}
         self.arrays = [v.aval.shape == self.shape for v in update.jaxpr.invars[1:]]
 
