@@ -75,12 +75,23 @@ def takes_whole(group: Group, op: str, dtype: np.dtype, count: int) -> bool:
 
 def all_reduce(group: Group, x: np.ndarray, op: str, result: np.ndarray) -> None:
     """Combine C-contiguous blocks of one shape into `result` (C-contiguous, may be x), on every member."""
-    if group.size == 2 and x.nbytes <= SWAPPED_BYTES[1]:
+    if swaps(group, x.nbytes):
         _swap(group, x.reshape(-1), datatypes.UFUNCS[op], result.reshape(-1))
         return
     ufunc, rooms = datatypes.UFUNCS[op], _rooms(x.dtype)
     with np.errstate(all="ignore"):  # as in MPI's own reductions: overflow and NaN are results
         in_stretches(group, x, result, rooms[0].size, lambda parts, out: _combine(group, parts, ufunc, rooms, out))
+
+
+def swaps(group: Group, nbytes: int) -> bool:
+    """Whether blocks are combined by `swap` and an operation on both: two members, and blocks that are not too long."""
+    return group.size == 2 and nbytes <= SWAPPED_BYTES[1]
+
+
+def swap(group: Group, x: np.ndarray, come: np.ndarray) -> None:
+    """Send a C-contiguous block to the other one of two members, and receive theirs."""
+    peer = 1 - group.rank
+    group.comm.Sendrecv(datatypes.wire(x), peer, _TAG, datatypes.wire(come), peer, _TAG)
 
 
 def all_reduce_with(group: Group, x: np.ndarray, op: str, result: np.ndarray, last: Last) -> None:
@@ -131,11 +142,10 @@ def in_pieces(parts: Parts, result: np.ndarray, limit: int, combine: Combine) ->
 
 def _swap(group: Group, x: np.ndarray, ufunc: np.ufunc, result: np.ndarray) -> None:
     """Two members send each other their blocks, and both combine them: in one message, or where x is the result by pieces."""
-    peer, first = 1 - group.rank, group.rank == 0
-    send = group.comm.Sendrecv
+    first = group.rank == 0
     with np.errstate(all="ignore"):
         if not np.may_share_memory(x, result):
-            send(datatypes.wire(x), peer, _TAG, datatypes.wire(result), peer, _TAG)
+            swap(group, x, result)
             ufunc(x if first else result, result if first else x, out=result)
             return
         items = min(x.size, whole_lines(_USED_BYTES) // x.itemsize)
@@ -143,7 +153,7 @@ def _swap(group: Group, x: np.ndarray, ufunc: np.ufunc, result: np.ndarray) -> N
         for start in range(0, x.size, max(1, items)):
             own = x[start : start + items]
             come = room[: own.size]
-            send(datatypes.wire(own), peer, _TAG, datatypes.wire(come), peer, _TAG)
+            swap(group, own, come)
             ufunc(own if first else come, come if first else own, out=result[start : start + items])
 
 

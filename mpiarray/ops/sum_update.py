@@ -7,11 +7,15 @@ ring (`comm.ring`), each element is added up for the last time by one rank, piec
 as well go on with it and send the new value around instead of the sum: of the work after the sum each of n ranks does
 one n-th, and neither the sum nor the parameter is read again from memory.
 
+Two ranks send each other whole blocks, up to a size, and both make all of the result, each where it received the other's block:
+one message instead of some one after the other, and no waiting for memory that the other one has in its cache.
+
 That holds where all other operands are alike on all ranks of the sum; which they are, the pass `updates` finds out.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -80,7 +84,7 @@ class Update:
 class _Run:
     """The function of blocks; `over`: the result may be written over the block that is summed.
 
-    Two ranks never do that: half of the block has just been read by the other one, and what the other one sends is written there.
+    Two ranks never do that with parts: half of the block has just been read by the other one, and what the other one sends is written there.
     Where two cores share no cache, writing what the other one holds is six times slower than the whole transfer, and memory that
     was sent stays there for some steps.  So results are in blocks of their own, of which each rank sends the same half every time.
     """
@@ -99,9 +103,27 @@ class _Run:
         if not ring.takes(self.group, "sum", self.dtype, x.size) or self.group.comm is None:
             (out,) = self._after(mpi.all_reduce(self.group, x), *others)
             return out
+        run = self._swapped if ring.swaps(self.group, x.nbytes) else self._along
         if stats.active or config.check:
-            return watch.run("all_reduce", self.group, x, ("sum",), partial(self._along, x, others))
-        return self._along(x, others)
+            return watch.run("all_reduce", self.group, x, ("sum",), partial(run, x, others))
+        return run(x, others)
+
+    def _swapped(self, x: np.ndarray, others: Sequence[Any]) -> np.ndarray:
+        """Each of two ranks receives all of the other's block, and makes all of the result, where it was received."""
+        come = self.new() if self.result_dtype == self.dtype else memory.empty(self.shape, self.dtype)
+        own, theirs = x.reshape(-1), come.reshape(-1)
+        ring.swap(self.group, own, theirs)
+        terms = (theirs, own) if self.group.rank else (own, theirs)
+        (found,) = self._of_both(*terms, *self._flat(others))
+        return come if found is theirs else found.reshape(self.shape)
+
+    @cached_property
+    def _of_both(self) -> Tiled:
+        count = math.prod(self.shape)
+        return Tiled(self.update.after_adding(count), (count,), dead=(0 if self.group.rank else 1,))
+
+    def _flat(self, others: Sequence[Any]) -> list[Any]:
+        return [np.ascontiguousarray(b).reshape(-1) if a else b for a, b in zip(self.arrays, others)]
 
     @cached_property
     def _after(self) -> Tiled:
@@ -109,7 +131,7 @@ class _Run:
 
     def _along(self, x: np.ndarray, others: Sequence[Any]) -> np.ndarray:
         """Piece by piece, as the sums are made."""
-        flat = [np.ascontiguousarray(b).reshape(-1) if a else b for a, b in zip(self.arrays, others)]
+        flat = self._flat(others)
         result = x if self.over else self.new()
         target = result.reshape(-1)
 

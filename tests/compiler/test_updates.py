@@ -8,6 +8,7 @@ import pytest
 import mpiarray as jax
 import mpiarray.numpy as jnp
 from mpiarray import P, lax
+from mpiarray.comm import ring
 from mpiarray.config import config
 from tests.runtime.on_ranks import line, ranks
 
@@ -153,8 +154,9 @@ def check_values(shape, dtype):
         p + 3 * v + total * 2,
         (2 * total).astype(np.int32) if dtype != "complex64" else p,
     ]
-    with config.override("sums", "ring"):
-        for _ in range(2):
+    for swapped in (ring.SWAPPED_BYTES[1], -1, ring.SWAPPED_BYTES[1]):  # two ranks whole blocks, or parts of them
+        with config.override("sums", "ring"), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ring, "SWAPPED_BYTES", (0, swapped))
             for found, value in zip(f(*args), wanted, strict=True):
                 assert found.dtype == value.dtype
                 np.testing.assert_array_equal(np.asarray(found), value)
