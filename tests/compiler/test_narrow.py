@@ -85,6 +85,25 @@ def test_the_slope_of_a_variance():
     np.testing.assert_allclose(np.asarray(jax.jit(f)(X)), want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("f", "kinds"),
+    [
+        (lambda x: -jnp.sin(x) / 3, []),
+        (lambda x: 2 * (jnp.sin(x) / 3), []),
+        (lambda x: (jnp.sin(x) / 24) * -0.5, []),
+        (lambda x: 3 * (jnp.sin(x) / 24), ["multiply"]),  # rounds twice
+        (lambda x: -jnp.sin(x) / x, ["negate"]),
+        (lambda x: (y := -jnp.sin(x), y / 3), ["negate"]),  # somebody else reads it
+        (lambda x: 2 * (3 / jnp.sin(x)), ["multiply"]),
+    ],
+)
+def test_quotients(f, kinds):
+    rows = jax.jit(f).lower(X).compile().as_text().splitlines()
+    assert [k for row in rows for k in ("negate", "multiply") if f" {k}(" in row] == kinds
+    for got, want in zip(jax.tree.leaves(jax.jit(f)(X)), jax.tree.leaves(f(jnp.asarray(X))), strict=True):
+        np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
+
+
 def test_integers_and_other_types():
     for x in (np.arange(40, dtype=np.int32).reshape(5, 8), X.astype(np.float16), X.astype(np.complex64)):
         r = x[:, :1]

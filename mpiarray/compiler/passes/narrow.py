@@ -2,6 +2,7 @@
 
     c * (2 * x)        ->  (2 * c) * x          c repeats a smaller array, or is a number; powers of two
     (x + a) + b        ->  x + (a + b)          sums of cotangents (`add_any`); a and b repeat smaller arrays of one shape
+    -x / n, 2 * (x / n)  ->  x / -n, x / (n / 2)  numbers, which meet each other
 
 The slope of a square, and so that of a variance, is 2 * x times what comes from outside, one number for each row or for all: a
 pass over the array that the first rule leaves out.  Powers of two round nothing, so that results are the same, unless they leave
@@ -18,25 +19,27 @@ import numpy as np
 from mpiarray.compiler.passes.bodies import map_bodies
 from mpiarray.core.jaxpr import Atom, Eqn, Jaxpr, Var, uses_of
 from mpiarray.core.value import Literal, literal
-from mpiarray.ops.arithmetic import mul
+from mpiarray.ops.arithmetic import div, mul, neg
 from mpiarray.ops.linear import add_any, broadcast_in_dim
 from mpiarray.transforms.evaluate import dead_code
 from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 
 _PAIRED = (mul, add_any)
+_ALL = (mul, add_any, div)
 
 
 def narrow(jaxpr: Jaxpr) -> Jaxpr:
     """The program with such operations on the smaller arrays, here and in the bodies of loops."""
     jaxpr = map_bodies(jaxpr, narrow)
-    if sum(e.op in _PAIRED for e in jaxpr.eqns) < 2:
+    if sum(e.op in _ALL or e.op is neg for e in jaxpr.eqns) < 2:
         return jaxpr
     uses = uses_of(jaxpr)
     makers: dict[Any, Eqn] = {}
     out: list[Eqn] = []
     for eqn in jaxpr.eqns:
         made = _together(eqn, makers, uses) if eqn.op in _PAIRED else [eqn]
+        made = [_divided(e, makers, uses) or e for e in made]
         out += made
         makers.update((v, e) for e in made for v in e.outvars)
     return jaxpr if out == list(jaxpr.eqns) else dead_code(jaxpr.replace(eqns=out))
@@ -114,6 +117,35 @@ def _is_power(v: Atom) -> bool:
         return False
     fraction, exponent = math.frexp(abs(float(v.val)))
     return fraction == 0.5 and abs(exponent) <= 4
+
+
+def _divided(eqn: Eqn, makers: dict[Any, Eqn], uses: Any) -> Eqn | None:
+    """A quotient by a number, of what has another sign, or times a power of two, as one quotient; None for anything else."""
+    if eqn.op not in (mul, div):
+        return None
+    first, second = eqn.invars if eqn.op is div else sorted(eqn.invars, key=lambda v: isinstance(v, Literal))
+    inner = None if isinstance(first, Literal) else makers.get(first)
+    dtype = eqn.outvars[0].aval.dtype
+    if inner is None or uses[first] != 1 or not _is_number(second) or dtype not in (np.float32, np.float64):
+        return None
+    number: Any = second
+    if eqn.op is div and inner.op is neg:
+        divisor = literal(-number.val, number.aval.dtype, number.aval.weak_type)
+    elif eqn.op is mul and inner.op is div and _is_number(inner.invars[1]) and _is_power(number):
+        by: Any = inner.invars[1]
+        divisor = literal(by.val / number.val, by.aval.dtype, by.aval.weak_type)
+    else:
+        return None
+    if inner.invars[0].aval.dtype != dtype or divisor.aval.dtype != dtype:
+        return None
+    return eqn.replace(
+        op=div, invars=(inner.invars[0], divisor), params=inner.params if inner.op is div else eqn.params
+    )
+
+
+def _is_number(v: Atom) -> bool:
+    """Whether an operand is a number of ordinary size, whose half and double are exact."""
+    return isinstance(v, Literal) and not v.aval.ndim and v.aval.dtype.kind == "f" and 1e-30 < abs(float(v.val)) < 1e30
 
 
 def _summed(eqn: Eqn, inner: Eqn, small: _Small, makers: dict[Any, Eqn]) -> list[Eqn] | None:
