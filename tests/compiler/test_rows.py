@@ -11,6 +11,7 @@ import pytest
 import mpiarray as jax
 import mpiarray.numpy as jnp
 from mpiarray.compiler.passes import fuse, rows
+from mpiarray.config import config
 from mpiarray.ops import row_reductions, tile_steps, tiles
 from tests.ops.test_tiles import unfused
 
@@ -359,6 +360,65 @@ def test_sums_over_ranks_wait_for_their_groups_only():
     first, *others = groups_of(text)
     places = [text.index(first), text.index(" all-reduce("), text.index(" dot("), text.index(others[0])]
     assert places == sorted(places)
+
+
+def over_ranks(body, *outs):
+    outs = outs if len(outs) > 1 else outs[0]
+    mesh = jax.sharding.AbstractMesh((8,), ("x",), (jax.sharding.AxisType.Explicit,))
+    x = jax.ShapeDtypeStruct((8 * 512, 1024), np.float32, sharding=jax.NamedSharding(mesh, jax.P("x")))
+    mapped = jax.shard_map(body, mesh=mesh, in_specs=jax.P("x"), out_specs=outs)
+    return jax.jit(mapped).lower(x).compile().as_text()
+
+
+def test_a_sum_over_ranks_comes_after_what_it_reads():
+    """A value that waits is needed by a group, which closes the group that it reads, after which the sum could be sent."""
+
+    def body(x):
+        a = jnp.sum(jnp.sin(x) * 2) * 3
+        return jnp.cos(x) * a * 2 + 1, jax.lax.psum(a, "x")
+
+    text = over_ranks(body, jax.P("x"), jax.P())
+    rows = [next(k for k, row in enumerate(text.splitlines()) if word in row) for word in (", 3.0)", "all-reduce(")]
+    assert rows == sorted(rows)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_sums_over_ranks_are_in_order(seed):
+    """Programs of sums over ranks between groups; compiling with MPIARRAY_CHECK looks at each pass's result."""
+    rng = np.random.default_rng(seed)
+
+    def body(x):
+        arrays, numbers = [x], [jnp.sum(x), jnp.max(x), jnp.sum(x * x)]
+        for _ in range(24):
+            a, n, m = arrays[rng.integers(len(arrays))], *(numbers[i] for i in rng.integers(len(numbers), size=2))
+            match rng.integers(6):
+                case 0 | 1:
+                    arrays.append(jnp.sin(a) * n + arrays[rng.integers(len(arrays))])
+                case 2:
+                    numbers.append(jnp.sum(a * m))
+                case 3:
+                    numbers.append(n * 3 - m)
+                case 4:
+                    numbers.append(jax.lax.psum(n, "x"))
+                case 5:
+                    numbers.append(jax.lax.pmax(jnp.max(a), "x") + n)
+        return arrays[-1], *(jax.lax.psum(n, "x") for n in numbers[-3:])
+
+    with config.override("check", True):
+        text = over_ranks(body, jax.P("x"), jax.P(), jax.P(), jax.P())
+    assert " all-reduce(" in text
+
+
+def test_long_chains_of_numbers():
+    """They wait for each other, however many they are."""
+
+    def body(x):
+        total = 0.0
+        for _ in range(1100):
+            total = total + jnp.mean(x * x)
+        return x + total + jax.lax.psum(total, "x")
+
+    assert "all-reduce(" in over_ranks(body, jax.P("x"))
 
 
 @pytest.mark.mpi

@@ -121,24 +121,29 @@ class _Fuser:
         self.broadcasts: dict[Var, Eqn] = {}  # not yet written
         self.later: dict[Var, Eqn] = {}  # small operations that wait
         self.held: dict[Eqn, None] = {}  # sums over mesh axes among them
+        self.closed = False  # a group was closed since it was last looked who waits for nothing more
         self.out: list[Eqn] = []
 
     def run(self) -> Jaxpr:
         for eqn in self.jaxpr.eqns:
-            if self.rows and self._row_by_row(eqn):
-                continue
-            if eqn.op is broadcast_in_dim:
-                self.broadcasts[eqn.outvars[0]] = eqn
-                continue
-            shape = _shape_of(eqn)
-            if shape is None or (eqn.op in REDUCTIONS and not self._gains(eqn)):
-                self._outside(eqn)
-            else:
-                self._member(eqn, shape)
+            self._take(eqn)
+            self._release()
         self._need(self.jaxpr.outvars)
         for group in dict.fromkeys(self.maker.values()):
             self._close(group)
         return self.jaxpr.replace(eqns=self.out)
+
+    def _take(self, eqn: Eqn) -> None:
+        if self.rows and self._row_by_row(eqn):
+            return
+        if eqn.op is broadcast_in_dim:
+            self.broadcasts[eqn.outvars[0]] = eqn
+            return
+        shape = _shape_of(eqn)
+        if shape is None or (eqn.op in REDUCTIONS and not self._gains(eqn)):
+            self._outside(eqn)
+        else:
+            self._member(eqn, shape)
 
     def _gains(self, eqn: Eqn) -> bool:
         """Whether a reduction gains from tiles: it reads a member, or members may read its result."""
@@ -205,6 +210,7 @@ class _Fuser:
                 self.held[eqn] = None
             return
         self._need(eqn.invars)
+        self._release()
         self.out.append(eqn)
 
     def _may_wait(self, eqn: Eqn) -> bool:
@@ -220,7 +226,12 @@ class _Fuser:
 
     def _need(self, atoms: Sequence[Atom]) -> None:
         """Write what makes these values."""
-        for v in atoms:
+        todo: list[Any] = list(reversed(atoms))
+        while todo:
+            v = todo.pop()
+            if isinstance(v, Eqn):  # its operands are there
+                self.out.append(v)
+                continue
             if isinstance(v, Literal):
                 continue
             table = self.later if v in self.later else self.broadcasts
@@ -229,25 +240,29 @@ class _Fuser:
                 for w in eqn.outvars:
                     table.pop(w)
                 self.held.pop(eqn, None)
-                self._need(eqn.invars)
-                self.out.append(eqn)
+                todo += [eqn, *reversed(eqn.invars)]
             elif v in self.maker:
                 self._close(self.maker[v])
 
     def _release(self) -> None:
-        """Write the sums over mesh axes whose operands are there, so that no rank waits for what another one could have sent."""
-        for eqn in [e for e in self.held if self._is_there(e)]:
-            self._need(eqn.outvars)
+        """Write the sums over mesh axes whose operands are there, so that no rank waits for what another one could have sent.
+
+        Between equations: while values are being written, some are nowhere.
+        """
+        if self.closed:
+            self.closed = False
+            for eqn in [e for e in self.held if self._is_there(e)]:
+                self._need(eqn.outvars)
 
     def _is_there(self, eqn: Eqn) -> bool:
-        """Whether the operands of an equation take no open group."""
+        """Whether the operands of an equation take no open group, nor many equations that wait."""
         seen: set[Var] = set()
         waiting: list[Any] = list(eqn.invars)
         while waiting:
             v = waiting.pop()
             if isinstance(v, Literal) or v in seen:
                 continue
-            if v in self.maker:
+            if v in self.maker or len(seen) > _MOST_HELD:
                 return False
             seen.add(v)
             waiting += self.later[v].invars if v in self.later else ()
@@ -319,7 +334,7 @@ class _Fuser:
             rows = {"rows": group.rows} if group.rows else {}
             params = {"jaxpr": _renamed(inner), "shape": group.shape, **rows}
             self.out.append(group.eqns[-1].replace(op=fusion, invars=tuple(group.reads), outvars=outs, params=params))
-        self._release()
+        self.closed = True
 
     def _read_outside(self, group: _Group) -> tuple[Var, ...]:
         """The values of a group that others need; broadcasts to the group's shape are made anew where somebody needs them."""
