@@ -105,7 +105,6 @@ class _State:
     setting: int | None = None
     limit = 0
     allocated = 0
-    kept = 0  # bytes of `_kept`
     top = ceiling = 0
 
 
@@ -271,33 +270,45 @@ class Recycler:
         return self._new()
 
     def _new(self) -> np.ndarray:
-        self._drop(self.now)
+        forget(self.now)
         self.now = block = self.make()
         self.made = made = self.made + 1
         seldom = made & (made - 1) == 0 or (made - 1) & (made - 2) == 0  # 2^k and the one after it
         if not seldom or not _State.limit:
             self.now = None
             return block
-        _kept[id(block)] = self
-        _State.kept += block.nbytes
-        while _State.kept > _KEPT_BYTES:
-            forget(next(iter(_kept)))
+        _kept[id(block)] = self, block.nbytes
+        while sum(nbytes for _, nbytes in _kept.values()) > _KEPT_BYTES:
+            _let_go(next(iter(_kept)))
         return block
 
-    def _drop(self, block: Any) -> None:
-        if block is not None and _kept.pop(id(block), None) is not None:
-            _State.kept -= block.nbytes
-
-    def forget(self, number: int) -> None:
+    def forget(self, number: int) -> bool:
+        """Whether the block with this id was kept; from now on it is not."""
         if id(self.now) == number:
-            self._drop(self.now)
             self.now = None
         elif id(self.before) == number:
-            self._drop(self.before)
             self.before = None
+        else:
+            return False
+        return True
 
 
-_kept: dict[int, Recycler] = {}  # by the block's id, the oldest first
+_kept: dict[int, tuple[Recycler, int]] = {}  # who keeps a block, and its bytes, by the block's id, the oldest first
+
+
+def forget(block: Any) -> bool:
+    """Keep a block no more for later; False: nobody keeps it."""
+    return _let_go(id(block))
+
+
+def _let_go(number: int) -> bool:
+    recycler, _ = _kept.pop(number, (None, 0))
+    return recycler is not None and recycler.forget(number)
+
+
+def _forget_all() -> None:
+    for number in list(_kept):
+        _let_go(number)
 
 
 def _references(block: np.ndarray) -> int:
@@ -341,20 +352,6 @@ def recycled(shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
     make = maker(shape, dtype)
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     return Recycler(make).take if _TRUSTED and ALIGNED_FROM <= nbytes <= _KEPT_BYTES // 4 else make
-
-
-def forget(number: int) -> bool:
-    """Keep the block with this id no more for later; False: none is kept."""
-    recycler = _kept.get(number)
-    if recycler is None:
-        return False
-    recycler.forget(number)
-    return True
-
-
-def _forget_all() -> None:
-    for number in list(_kept):
-        forget(number)
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -33,7 +33,7 @@ def is_alone(blocks: list[Any], k: int) -> bool:
     if type(blocks[k]) is not np.ndarray:
         return False
     more = _references(blocks, k) - _ONE  # where a step keeps it for a later call, it may let go
-    if more and not (more == 1 and memory.forget(id(blocks[k]))):
+    if more and not (more == 1 and memory.forget(blocks[k])):
         return False
     flags = blocks[k].flags
     if not flags.c_contiguous or not flags.writeable:
