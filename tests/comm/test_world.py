@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -49,35 +50,55 @@ def test_hints_come_from_the_launcher():
     assert run(script, PMI_RANK="1", PMI_SIZE="2") == "1 2 False\n"
 
 
-NODES = [  # environment, whether all ranks are known to be on one node
-    ({}, True),
-    ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, True),
-    ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, False),
-    ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}, False),
+def launched(size, local, version="5.0.11"):
+    variables = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": size, "OMPI_COMM_WORLD_LOCAL_SIZE": local}
+    return variables | ({"OMPI_VERSION": version} if version else {})
+
+
+NODES = [  # environment, whether it is known to be Open MPI 5 on one node
+    (launched("4", "4"), True),
+    (launched("4", "2"), False),
+    (launched("4", "4", "4.1.6"), False),
+    (launched("4", "4", None), False),
     ({"PMIX_RANK": "0"}, False),
-    ({"PMIX_RANK": "0", "SLURM_PROCID": "0", "SLURM_NNODES": "2"}, False),
-    ({"PMIX_RANK": "0", "SLURM_PROCID": "0", "SLURM_NNODES": "2", "SLURM_STEP_NUM_NODES": "1"}, True),
+    ({"PMIX_RANK": "0", "SLURM_PROCID": "0", "SLURM_NNODES": "1"}, False),
     ({"PALS_RANKID": "0"}, False),
 ]
 
 
 @pytest.mark.parametrize(("variables", "one"), NODES)
 def test_one_node(variables, one):
-    assert world.on_one_node(variables) == one
+    assert world.is_open_mpi_on_one_node(variables) == one
 
 
 @pytest.mark.parametrize(
-    ("given", "seen"), [({}, "^ofi"), ({"OMPI_MCA_btl": "self,sm"}, "self,sm"), (NODES[2][0], None)]
+    ("version", "file", "one"), [("5.0.8", False, True), ("5.0.8", True, False), ("4.1.5", False, False)]
+)
+def test_one_node_without_a_launcher(version, file, one, monkeypatch, tmp_path):
+    """The wheel of version 5, unless the user has settings in a file."""
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    monkeypatch.setattr(world, "_PARAMETERS", str(tmp_path / "mca-params.conf"))
+    if file:
+        (tmp_path / "mca-params.conf").write_text("btl = self,sm")
+    assert world.is_open_mpi_on_one_node({}) == one
+
+
+BTL = world._TRANSPORTS
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [(launched("4", "4"), "^ofi"), (launched("4", "4") | {BTL: "self,sm"}, "self,sm"), (launched("4", "2"), None)],
 )
 def test_settings_for_the_start(given, seen, monkeypatch):
     """Open MPI 5 sleeps a second over a transport that one node has no use for; nothing of it is left afterwards."""
-    for name in ("OMPI_MCA_btl", *(name for variables, _ in NODES for name in variables)):
+    for name in (BTL, *launched("1", "1")):
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     with world._settings_for_start():
-        assert os.environ.get(world._TRANSPORTS) == seen
-    assert os.environ.get(world._TRANSPORTS) == given.get("OMPI_MCA_btl")
+        assert os.environ.get(BTL) == seen
+    assert os.environ.get(BTL) == given.get(BTL)
 
 
 def test_users_mpi_after_ours():
