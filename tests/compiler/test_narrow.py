@@ -62,6 +62,23 @@ def test_products_that_stay(f):
     np.testing.assert_array_equal(np.asarray(jax.jit(f)(*args)), np.asarray(f(*map(jnp.asarray, args))))
 
 
+@pytest.mark.parametrize(
+    ("f", "dtype"),
+    [
+        (lambda x, r: r * (2 * x), np.float16),  # r is 40000
+        (lambda x, r: 3e38 * (2 * x), np.float32),
+        (lambda x, r: 1e-45 * (0.5 * x), np.float32),
+        (lambda x, r: 0.0625 * (x / 1e38), np.float32),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_what_would_leave_the_range_stays(f, dtype):
+    x, r = (X / 8).astype(dtype), np.full((5, 1), 40000, dtype)
+    found = np.asarray(jax.jit(f)(x, r))
+    np.testing.assert_array_equal(found, np.asarray(f(jnp.asarray(x), jnp.asarray(r))))
+    assert np.isfinite(found).all() or dtype == np.float32
+
+
 def test_sums_of_cotangents():
     f = lambda x, r, s: add_any(add_any(jnp.sin(x), repeated(r)), repeated(s))
     assert sizes(f, X, R, S)["add"] == 1

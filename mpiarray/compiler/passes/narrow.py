@@ -26,6 +26,7 @@ from mpiarray.types import dtypes
 from mpiarray.types.aval import ShapedArray
 
 _PAIRED = (mul, add_any)
+_WIDE = tuple(map(np.dtype, (np.float32, np.float64, dtypes.bfloat16)))
 _ALL = (mul, add_any, div)
 
 
@@ -103,7 +104,10 @@ def _scaled(eqn: Eqn, inner: Eqn, small: _Small, makers: dict[Any, Eqn]) -> list
         return None
     power: Any = inner.invars[k]
     if isinstance(small.source, Literal):
-        number = literal(np.multiply(small.source.val, power.val), small.source.aval.dtype, small.source.aval.weak_type)
+        value = np.multiply(small.source.val, power.val)
+        if not np.isfinite(value) or np.divide(value, power.val) != small.source.val:
+            return None
+        number = literal(value, small.source.aval.dtype, small.source.aval.weak_type)
         return [eqn.replace(invars=(number, inner.invars[1 - k]))]
     scaled = Var(small.source.aval)
     times = eqn.replace(invars=(power, small.source), outvars=(scaled,))
@@ -112,8 +116,9 @@ def _scaled(eqn: Eqn, inner: Eqn, small: _Small, makers: dict[Any, Eqn]) -> list
 
 
 def _is_power(v: Atom) -> bool:
-    """Whether an operand is a power of two, and so near to 1 that products with it do not leave the range for it."""
-    if not isinstance(v, Literal) or v.aval.ndim or not dtypes.is_float(v.aval.dtype):
+    """Whether an operand is a power of two, so near to 1 that products with it do not leave the range for it: of types with a wide one,
+    which float16 has not (losses are scaled by 65536 there)."""
+    if not isinstance(v, Literal) or v.aval.ndim or v.aval.dtype not in _WIDE:
         return False
     fraction, exponent = math.frexp(abs(float(v.val)))
     return fraction == 0.5 and abs(exponent) <= 4
@@ -133,7 +138,10 @@ def _divided(eqn: Eqn, makers: dict[Any, Eqn], uses: Any) -> Eqn | None:
         divisor = literal(-number.val, number.aval.dtype, number.aval.weak_type)
     elif eqn.op is mul and inner.op is div and _is_number(inner.invars[1]) and _is_power(number):
         by: Any = inner.invars[1]
-        divisor = literal(by.val / number.val, by.aval.dtype, by.aval.weak_type)
+        quotient = np.divide(by.val, number.val)
+        if not np.isfinite(quotient) or quotient * number.val != by.val:
+            return None
+        divisor = literal(quotient, by.aval.dtype, by.aval.weak_type)
     else:
         return None
     if inner.invars[0].aval.dtype != dtype or divisor.aval.dtype != dtype:
