@@ -87,6 +87,10 @@ class Repeated:
         for (request, buffer), target in zip(self.incoming, targets):
             request.Wait()
             target[...] = buffer
+        for request, _ in self.outgoing[
+            -1
+        ]:  # over networks a message needs its sender, who may be busy with other things then
+            request.Wait()
 
     def _ready(self) -> bool:
         """Whether the next messages are those of the persistent requests."""
