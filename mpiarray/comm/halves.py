@@ -222,7 +222,7 @@ def exchange(
 ) -> Started:
     """Start `collectives.exchange(group, sends, recvs)`: blocks for others, and contiguous blocks that theirs will fill.
 
-    Its result are the latter.  `copied`: all that is sent leaves from copies.  Blocks that need much packing are exchanged at
+    Its result is the list of the latter.  `copied`: all that is sent leaves from copies.  Blocks that need much packing are exchanged at
     once.  For what is done many times see `repeated`.
     """
     received = [x for _, x in recvs]

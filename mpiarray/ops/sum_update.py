@@ -84,9 +84,10 @@ class Update:
 class _Run:
     """The function of blocks; `over`: the result may be written over the block that is summed.
 
-    Two ranks never do that with parts: half of the block has just been read by the other one, and what the other one sends is written there.
-    Where two cores share no cache, writing what the other one holds is six times slower than the whole transfer, and memory that
-    was sent stays there for some steps.  So results are in blocks of their own, of which each rank sends the same half every time.
+    Two ranks never do that with parts: half of the block has just been read by the other one, and what the other one sends is
+    written there.  Where two cores share no cache, writing what the other one holds is six times slower than the whole transfer,
+    and memory that was sent stays there for some steps.  So results are in blocks of their own, of which each rank sends the
+    same half every time.
     """
 
     def __init__(self, group: Group, update: Update, over: bool):
